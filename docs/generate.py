@@ -283,7 +283,7 @@ others only once something needs them.
 `dask-adaptive.dev/inject: "false"` keeps the whole agent out of a cluster or a namespace.
 
 In addition, the agent uses Dask's own interfaces to add handlers (see [the wire](wire.md)), a
-SchedulerPlugin and WorkerPlugins.
+SchedulerPlugin, and a plugin for workers and nannies.
 """
 
 

@@ -285,9 +285,10 @@ class Agent:
         terms = Terms(
             reason=text(request, "reason", "its process ends"),
             left_s=millis(request, "left_ms", LEAVE_MS) / 1000,
+            is_assumed="left_ms" not in request,
         )
-        by_name, by_host = optional_names(request) or [], optional_names(request, "hosts") or []
-        outcomes = self.drains.leave(by_name, by_host, terms)
+        # None: as the hooks of 0.1.0 asked, by the IP of their pod.
+        outcomes = self.drains.leave(optional_names(request) or [], terms)
         return {"protocol": wire.PROTOCOL, "outcomes": outcomes}
 
     def limit(self, request: Request) -> None:
@@ -311,7 +312,6 @@ class Agent:
             self.cordons.worker_joined(entry)
         self.plans.worker_joined()
         ws = self.scheduler.workers[address]
-        self.drains.worker_joined(ws)
         for drain in self.drains.terminations().values():
             if drain.ws is not ws and str(drain.name) == str(ws.name):
                 # One that departs gives its name to another one: its pins stay with it.

@@ -613,12 +613,10 @@ class LeaveRequest(Message, total=False):
     Pins are waited for, not obeyed for ever: when the time runs out, data goes first, then running
     tasks are given back without being charged to them. Ask again every second or so; of several
     deadlines the earliest counts. Answer: `RetireAnswer`, states DRAINING, DRAINED and "gone":
-    with the last two the process may end. A worker that joins from `hosts` within 5 s drains from
-    its first moment. Outcomes name each worker by its address, so that who asks again cannot mean
-    the next worker of that name.
+    with the last two the process may end. Outcomes name each worker by its address, so that who
+    asks again cannot mean the next worker of that name.
     """
 
     names: list[str]  # or addresses; `x` also stands for processes `x-0`, `x-1` (--nworkers)
-    hosts: list[str]  # IPs that no other pod shares: every worker that listens there
-    left_ms: int
+    left_ms: int  # without it, 25 s are assumed until somebody knows
     reason: str

@@ -11,8 +11,10 @@ import dask.config
 import pytest
 import yaml
 
-from dask_adaptive.kube.agent_zip import BOOT_PATH, LEAVE_PATH, PRELOAD, bundle
+from dask_adaptive.kube.agent_zip import BOOT_PATH, PRELOAD, bundle
 from dask_adaptive.kube.api import KubeApi
+from dask_adaptive.kube.inject import GRACE, HOOK
+from dask_adaptive.kube.objects import INJECTED
 from support.kube_bodies import group, pod, policy
 from support.kube_operator import until
 from support.kube_server import ROOT, Kubectl, rendered
@@ -56,7 +58,7 @@ def hook_of(pod: dict[str, Any]) -> Any:
 
 
 def is_injected(pod: dict[str, Any]) -> bool:
-    return any(v["name"] == "dask-adaptive-agent" for v in pod["spec"].get("volumes", []))
+    return INJECTED in pod["metadata"].get("annotations", {})
 
 
 async def first_injected(kubectl: Kubectl) -> None:
@@ -76,9 +78,9 @@ async def test_a_scheduler_gets_the_agent(injecting: Kubectl) -> None:
     made = await asyncio.to_thread(create, injecting, scheduler("s"))
 
     (container,) = made["spec"]["containers"]
-    assert is_injected(made)
+    assert "dask-adaptive-agent" in {v["name"] for v in made["spec"]["volumes"]}
     assert {PRELOAD: BOOT_PATH} == {e["name"]: e["value"] for e in container["env"]}
-    assert "dask-adaptive.dev/injected" in made["metadata"]["annotations"]
+    assert is_injected(made)
     config = injecting.json("get", "configmap", bundle().name)
     assert bundle().zip == config["binaryData"]["agent.zip"]
     assert config["immutable"]
@@ -87,7 +89,7 @@ async def test_a_scheduler_gets_the_agent(injecting: Kubectl) -> None:
 
 def variables(pod: dict[str, Any]) -> dict[str, str]:
     found = pod["spec"]["containers"][0].get("env", [])
-    return {e["name"]: e["value"] for e in found if e["name"] != PRELOAD}
+    return {e["name"]: e["value"] for e in found if e["name"] not in (PRELOAD, GRACE)}
 
 
 async def test_pods_start_with_what_the_policy_says(injecting: Kubectl) -> None:
@@ -170,8 +172,7 @@ async def test_a_worker_gets_the_hook_and_the_time_for_it(injecting: Kubectl) ->
     made = await asyncio.to_thread(create, injecting, worker("w"))
 
     assert is_injected(made)
-    command = ["/bin/sh", LEAVE_PATH, "--kill-after", "30", "--grace", "300"]
-    assert {"exec": {"command": command}} == hook_of(made)
+    assert ["/bin/sh", "-c", HOOK, "dask-adaptive", "30"] == hook_of(made)["exec"]["command"]
     assert 300 == made["spec"]["terminationGracePeriodSeconds"]
-    assert "dask-adaptive.dev/injected" in made["metadata"]["annotations"]
-    assert "leave" in injecting.json("get", "configmap", bundle().name)["data"]["leave.sh"]
+    assert {"name": GRACE, "value": "300"} in made["spec"]["containers"][0]["env"]
+    assert [] == injecting.json("get", "configmaps", "-l", "app.kubernetes.io/part-of")["items"]

@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
-from dask_adaptive.kube.api import PODS
+from typing import Any
+
+import pytest
+
+from dask_adaptive.kube.api import EVENTS, PODS
+from dask_adaptive.kube.objects import INJECT
 from support.e2e_cluster import LiveCluster, Start
 from support.e2e_tasks import block, result, suspicions
 
 MEGABYTES_50 = 50_000_000
 
 
-async def test_a_deleted_pod_hands_over_half_a_gigabyte_and_finishes_its_task(start: Start) -> None:
-    c = await start(policy=None, replicas=2)
+@pytest.mark.parametrize(
+    ("worker", "grace_s"),
+    [
+        pytest.param({}, 300, id="process-1"),
+        pytest.param({"in_shell": True}, 300, id="below-a-shell"),
+        # As one that was created while the webhook was away.
+        pytest.param({"notes": {INJECT: "false"}}, 30, id="no-webhook"),
+    ],
+)
+async def test_a_deleted_pod_hands_over_half_a_gigabyte_and_finishes_its_task(
+    start: Start, worker: dict[str, Any], grace_s: int
+) -> None:
+    c = await start(policy=None, replicas=2, **worker)
     await c.until_connected(2)
     doomed = min(await c.connected())
     address = await c.address_of(doomed)
@@ -21,6 +37,8 @@ async def test_a_deleted_pod_hands_over_half_a_gigabyte_and_finishes_its_task(st
     long = c.client.submit(result, 0, seconds=10.0, **here)
     await c.until(lambda: c.is_processing(doomed), "the long task runs")
     assert 500_000_000 <= await c.sole_bytes(doomed)
+    spec = (await c.api.get(PODS.path(c.namespace, pod)))["spec"]
+    assert grace_s == spec["terminationGracePeriodSeconds"]
 
     await c.kubectl("delete", "pod", pod, "--wait=false")
     await c.until(lambda: _is_named_anew(c, doomed, address), "its replacement takes the name")
@@ -31,6 +49,8 @@ async def test_a_deleted_pod_hands_over_half_a_gigabyte_and_finishes_its_task(st
     assert [MEGABYTES_50] * 10 == sizes
     assert (31, 31, 0) == await c.counts()
     assert 2 == len(await c.connected())
+    events = await c.api.list(EVENTS.path(c.namespace))
+    assert "FailedPreStopHook" not in {event["reason"] for event in events}
 
 
 async def test_a_task_longer_than_the_grace_is_given_back_and_not_charged(start: Start) -> None:

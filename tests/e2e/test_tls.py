@@ -46,7 +46,7 @@ async def test_workers_come_and_go_pins_hold_and_pods_hand_over(
     await c.client.gather(c.client.map(len, data, pure=False))
     address = await c.address_of(kept)
     await c.kubectl("delete", "pod", await c.pod_of(kept), "--wait=false")
-    await c.until(lambda: _moved(c, address), "the hook of its pod has its data moved")
+    await c.until(lambda: _moved(c, address), "it has its data moved")
     assert [100_000] * 6 == await c.client.gather(c.client.map(len, data, pure=False))
     tasks, runs, redone = await c.counts()
     assert (tasks, 0) == (runs, redone)

@@ -162,7 +162,7 @@ async def leave(scheduler: Any, *names: Any, **request: Any) -> list[str]:
 
 
 async def until_left(scheduler: Any, name: Any, *, timeout_s: float = 20.0, **request: Any) -> None:
-    """Ask as a pod's hook does, until everything has been handed over."""
+    """Ask as a worker's process does, until everything has been handed over."""
     deadline = time.monotonic() + timeout_s
     while set(await leave(scheduler, name, **request)) - {wire.DRAINED, "gone"}:
         assert time.monotonic() < deadline, "is not drained in time"

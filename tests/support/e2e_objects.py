@@ -22,9 +22,9 @@ _TLS_EXAMPLE = next(yaml.safe_load_all((_EXAMPLES / "tls-cluster.yaml").read_tex
 
 def dask_cluster(
     name: str, *, replicas: int = 0, tls: bool = False, labels: Mapping[str, str] | None = None,
-    **worker: Any,
+    notes: Mapping[str, str] | None = None, **worker: Any,
 ) -> dict[str, Any]:  # fmt: skip
-    """An example under another name; `labels` and `worker` are of the workers' pods."""
+    """An example under another name; `labels` and what follows are of the workers' pods."""
     example = _TLS_EXAMPLE if tls else _EXAMPLE
     old = example["metadata"]["name"]
     made: Any = yaml.safe_load(
@@ -37,7 +37,8 @@ def dask_cluster(
         container = spec[part]["spec"]["containers"][0]
         container["image"] = DASK_IMAGE
         container["resources"]["requests"] = {"cpu": "10m", "memory": "64Mi"}  # many fit on a node
-    spec["worker"] |= {"replicas": replicas, "metadata": {"labels": dict(labels or {})}}
+    metadata = {"labels": dict(labels or {}), "annotations": dict(notes or {})}
+    spec["worker"] |= {"replicas": replicas, "metadata": metadata}
     change_workers(spec["worker"]["spec"], **worker)
     return made
 
@@ -50,11 +51,15 @@ def change_workers(
     node: str | None = None,
     args: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
+    in_shell: bool = False,
     **fields: Any,
 ) -> None:
     """`args` come after the example's own; further `fields` are those of the pod's spec."""
     pod |= fields
     pod["containers"][0]["args"] += args
+    if in_shell:  # which passes no signal on
+        command = " ".join(pod["containers"][0]["args"])
+        pod["containers"][0] |= {"command": ["sh", "-c"], "args": [f"true; {command}; true"]}
     if env:
         pod["containers"][0]["env"] = [{"name": name, "value": env[name]} for name in env]
     if image:

@@ -103,20 +103,20 @@ class Injector:
             refused = await self._consent.refused(namespace, cluster)
             key = ClusterKey(namespace, name)
             outcome = Skip(refused) if refused else await self._patch(pod, key, role)
-            if isinstance(outcome, Injection) and not request.get("dryRun"):
-                ensure = self._config.ensure if role == SCHEDULER else self._config.ensure_lately
-                await ensure(namespace, name, cluster.meta.uid)
+            is_mounted = isinstance(outcome, Injection) and role == SCHEDULER
+            if is_mounted and not request.get("dryRun"):
+                await self._config.ensure(namespace, name, cluster.meta.uid)
         except KubeError as exc:
             return Skip(f"its ConfigMap can't be created or checked: {exc}")
         return outcome
 
     async def _patch(self, pod: Json, key: ClusterKey, role: str) -> Injection | Skip:
-        name = self._config.bundle.name
         wishes = await self._wishes(key, fresh=role == SCHEDULER)
         if role == SCHEDULER:
+            name = self._config.bundle.name
             return inject(pod, name, version=__version__, settings=wishes.settings)
         return inject_worker(
-            pod, name, version=__version__, grace_s=await self._grace(pod, key.namespace),
+            pod, version=__version__, grace_s=await self._grace(pod, key.namespace),
             settings=wishes.settings, hints=wishes.hints and self._hints,
         )  # fmt: skip
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncIterator, Callable, Hashable
 
 from dask_adaptive.kube.agent_zip import ZIP, Bundle
@@ -21,10 +20,6 @@ from dask_adaptive.kube.api import (
 )
 from dask_adaptive.kube.inject import MANAGED_LABELS, refusal
 from dask_adaptive.kube.objects import INJECT, ClusterObject
-
-#: How long a ConfigMap that we have seen to is taken to be there, for pods that start without it.
-#: Should somebody delete it, workers that start meanwhile get it when the next one brings it back.
-FRESH_S = 60.0
 
 
 class KeyedLock:
@@ -55,12 +50,8 @@ class AgentConfig:
     scheduler whose volume is missing would not start, so it is never deleted by us.
     """
 
-    def __init__(
-        self, api: KubeApi, bundle: Bundle, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._api, self.bundle, self._clock = api, bundle, clock
-        self._ensured: dict[tuple[str, str], float] = {}  # namespace, cluster's uid; until when
-        self._locks = KeyedLock()
+    def __init__(self, api: KubeApi, bundle: Bundle) -> None:
+        self._api, self.bundle = api, bundle
 
     async def ensure(self, namespace: str, cluster: str, cluster_uid: str) -> None:
         """Make the ConfigMap or join its owners. Raises `KubeError`: then don't rely on it."""
@@ -75,20 +66,6 @@ class AgentConfig:
                 await self._api.create(CONFIG_MAPS.path(namespace), body)
             except AlreadyExists:
                 await self._api.patch(path, body, how=STRATEGIC)
-        now = self._clock()
-        self._ensured = {at: until for at, until in self._ensured.items() if now < until}
-        self._ensured[namespace, cluster_uid] = now + FRESH_S
-
-    async def ensure_lately(self, namespace: str, cluster: str, cluster_uid: str) -> None:
-        """
-        The same for pods that start without it: one write for a burst of them.
-
-        Raises `KubeError`.
-        """
-        key = (namespace, cluster_uid)
-        async with self._locks.of(key):
-            if self._clock() >= self._ensured.get(key, 0.0):
-                await self.ensure(namespace, cluster, cluster_uid)
 
     def _body(self, namespace: str, cluster: str, cluster_uid: str) -> Json:
         return {

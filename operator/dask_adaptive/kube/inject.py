@@ -1,5 +1,5 @@
 """
-What to change in a pod: a scheduler loads the agent, a worker says goodbye before it ends.
+What to change in a pod: a scheduler loads the agent, a worker gets the time to hand over.
 
 Pure: pod in, JSON patch out. Nothing that the user set is overwritten.
 """
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypedDict
 
 from dask_adaptive import DOMAIN
-from dask_adaptive.kube.agent_zip import BOOT_PATH, LEAVE_PATH, MOUNT, PRELOAD
+from dask_adaptive.kube.agent_zip import BOOT_PATH, MOUNT, PRELOAD
 from dask_adaptive.kube.api import Json
 from dask_adaptive.kube.objects import COMPONENT_LABEL, INJECT, INJECTED
 from dask_adaptive.kube.worker_pods import command_line, which
@@ -44,7 +44,36 @@ HINTS = {
 #: What the API server writes where nobody has asked for a grace period.
 DEFAULT_GRACE_S = 30
 _GRACE = "terminationGracePeriodSeconds"
+#: Tells workers how long that is: `dask_adaptive_agent.worker_side.handover` reads it.
+GRACE = "DASK_ADAPTIVE_GRACE_S"
 
+#: The `preStop` hook of workers, for dash, bash and busybox. They hand over at SIGTERM, but a shell
+#: as process 1 (`sh -c "pip install … && dask worker …"`) does not pass it on, and a shell that
+#: `tini` runs ends the container. $1: seconds after which what hangs is killed; 0: it is not.
+HOOK = r"""# Dask workers catch SIGURG until they have handed over, which it has them do.
+trap '' HUP INT TERM
+mine=$(readlink /proc/self/ns/mnt)
+is_ours() { [ "$(readlink "/proc/$1/ns/mnt" 2>/dev/null)" = "${mine:-none}" ]; }
+ring() {
+  rung=
+  for pid in $(grep -ls '^SigCgt:.*[4-7c-f].....$' /proc/[0-9]*/status); do
+    pid=${pid#/proc/} pid=${pid%/status}
+    is_ours "$pid" && grep -qs dask "/proc/$pid/cmdline" && kill -URG "$pid" && rung=yes
+  done 2>/dev/null
+  [ "$rung" ]
+}
+while ring; do sleep 1; done
+[ "$1" = 0 ] || (
+  self=$(exec sh -c 'echo "$PPID"')
+  # One that starts may come so late; one that looks for its scheduler ignores SIGTERM.
+  while [ "$1" -gt 0 ]; do ring || set -- $(($1 - 1)); sleep 1; done
+  for process in /proc/[0-9]*; do
+    pid=${process#/proc/}
+    case $pid in 1 | "$self") ;; *) is_ours "$pid" && kill -9 "$pid" ;; esac
+  done
+) </dev/null >/dev/null 2>&1 &
+exit 0
+"""
 
 #: Of a cluster without a policy.
 DEFAULTS = SchedulerSettings()
@@ -103,7 +132,7 @@ def inject(
         (
             # Without the file that it is to preload, a scheduler would end: better that its pod
             # waits until the ConfigMap is there.
-            *_mount(pod, at, config_map, optional=False),
+            *_mount(pod, at, config_map),
             *preload,
             *_set_variables(path, env.variables, has_list=has_list),
             *_annotate(pod, {INJECTED: version}),
@@ -113,13 +142,13 @@ def inject(
 
 
 def inject_worker(
-    pod: Mapping[str, Any], config_map: str, *, version: str, grace_s: int | None,
+    pod: Mapping[str, Any], *, version: str, grace_s: int | None,
     settings: SchedulerSettings = DEFAULTS, hints: bool = False,
 ) -> Injection | Skip:  # fmt: skip
     """
-    Have a worker's pod hand over its work before it ends, by a `preStop` hook.
+    Give a worker's pod the time to hand over, and a `preStop` hook that has it do so.
 
-    A hook of the user's own stays, and is the only one; ours is mounted, and theirs may call it.
+    A hook of the user's own stays, and is the only one.
 
     Args:
         grace_s: The pod's new `terminationGracePeriodSeconds`; None: it keeps its own.
@@ -130,37 +159,28 @@ def inject_worker(
         return Skip(why)
     spec = pod["spec"]
     at, container = _container(pod, WORKER)
-    # A worker starts without the agent as well: the hook is needed at its end only, and kubelet
-    # fills the volume when the ConfigMap is there. So a burst of pods waits for nobody.
-    env = of_worker(settings, **_seen(container)).variables
-    mount = (
-        *_mount(pod, at, config_map, optional=True),
-        *_set_variables(f"/spec/containers/{at}", env, has_list=bool(container.get("env"))),
-    )
-    own = pod["metadata"].get("annotations") or {}
-    kept = {name: value for name, value in HINTS.items() if hints and name not in own}
-    path, lifecycle = f"/spec/containers/{at}/lifecycle", container.get("lifecycle") or {}
+    path, lifecycle = f"/spec/containers/{at}", container.get("lifecycle") or {}
+    own_s = spec.get(_GRACE, DEFAULT_GRACE_S)
+    seen = _seen(container)
+    env = dict(of_worker(settings, **seen).variables)
+    if GRACE not in seen["taken"]:
+        env[GRACE] = str(own_s if grace_s is None else grace_s)
+    patch = [*_set_variables(path, env, has_list=bool(container.get("env")))]
+    if grace_s is not None:
+        patch.append(_set(f"/spec/{_GRACE}", grace_s, replaces=_GRACE in spec))
+    lacks, note = "", version
     if lifecycle.get("preStop"):
         lacks = f"container {container['name']} has a preStop hook of its own"
-        note = _annotate(pod, {INJECTED: f"{version}, no preStop hook: {lacks}", **kept})
-        return Injection((*mount, *note), lacks)
-    own_s = spec.get(_GRACE, DEFAULT_GRACE_S)
-    # What hangs at SIGTERM is not to hang for longer than it would have without us.
-    kill_after = [] if grace_s is None else ["--kill-after", str(DEFAULT_GRACE_S)]
-    left = ["--grace", str(own_s if grace_s is None else grace_s)]
-    command = ["/bin/sh", LEAVE_PATH, *kill_after, *left]
-    if spec.get("hostNetwork"):
-        command.append("--shared-host")
-    hook = {"exec": {"command": command}}
-    grace = [] if grace_s is None else [_set(f"/spec/{_GRACE}", grace_s, replaces=_GRACE in spec)]
-    return Injection(
-        (
-            *mount,
-            _set(path, {**lifecycle, "preStop": hook}, replaces="lifecycle" in container),
-            *grace,
-            *_annotate(pod, {INJECTED: version, **kept}),
-        )
-    )
+        note = f"{version}, no preStop hook: {lacks}"
+    else:
+        # What hangs at SIGTERM is not to hang for longer than it would have without us.
+        kill_after_s = 0 if grace_s is None else DEFAULT_GRACE_S
+        command = ["/bin/sh", "-c", HOOK, "dask-adaptive", str(kill_after_s)]
+        hook = {**lifecycle, "preStop": {"exec": {"command": command}}}
+        patch.append(_set(f"{path}/lifecycle", hook, replaces="lifecycle" in container))
+    own = pod["metadata"].get("annotations") or {}
+    kept = {name: value for name, value in HINTS.items() if hints and name not in own}
+    return Injection((*patch, *_annotate(pod, {INJECTED: note, **kept})), lacks)
 
 
 def may_be_default(pod: Mapping[str, Any]) -> bool:
@@ -184,7 +204,7 @@ def objection(pod: Mapping[str, Any], role: str) -> str:
         return refused
     if not spec.get("containers"):
         return "it has no containers"
-    if any(v.get("name") == VOLUME for v in spec.get("volumes") or []):
+    if INJECTED in (meta.get("annotations") or {}):
         return "it is injected already"
     _, container = _container(pod, role)
     if any(
@@ -203,11 +223,8 @@ def _container(pod: Mapping[str, Any], role: str) -> tuple[int, Mapping[str, Any
     return at, containers[at]
 
 
-def _mount(pod: Mapping[str, Any], at: int, config_map: str, *, optional: bool) -> Iterator[Json]:
-    volume = {
-        "name": VOLUME,
-        "configMap": {"name": config_map, "optional": optional, "defaultMode": 0o444},
-    }
+def _mount(pod: Mapping[str, Any], at: int, config_map: str) -> Iterator[Json]:
+    volume = {"name": VOLUME, "configMap": {"name": config_map, "defaultMode": 0o444}}
     mount = {"name": VOLUME, "mountPath": MOUNT, "readOnly": True}
     yield from _append(pod["spec"], "/spec", "volumes", volume)
     container = pod["spec"]["containers"][at]

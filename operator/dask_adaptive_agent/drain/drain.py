@@ -71,6 +71,7 @@ class Terms(NamedTuple):
 
     reason: str
     left_s: float = math.inf
+    is_assumed: bool = False  # nobody has said how long it is
     is_refusable: bool = False
     is_lifetime: bool = False
     by_force: bool = False  # at a refusable one's deadline tasks are given up; else it comes back
@@ -130,12 +131,16 @@ class Drain:
         return max(0.0, self.ends_at - self._clock())
 
     def notice(self, terms: Terms) -> None:
-        """Its process ends, perhaps for one more reason; of several deadlines the first counts."""
+        """
+        Its process ends, perhaps for one more reason; of several deadlines the first counts. One
+        that is assumed gives way to one that somebody knows.
+        """
         now = self._clock()
         until = now + terms.left_s
         self.is_lifetime = self.is_lifetime or terms.is_lifetime
-        if self.terms.is_certain:
-            self.ends_at = min(self.ends_at, until)
+        if self.terms.is_certain and self.terms.is_assumed <= terms.is_assumed:
+            if self.terms.is_assumed == terms.is_assumed:
+                self.ends_at = min(self.ends_at, until)
             return
         if self.terms.is_refusable:
             self.since = now

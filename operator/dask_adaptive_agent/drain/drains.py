@@ -32,9 +32,6 @@ logger = logging.getLogger(__name__)
 #: Seconds for which the veto that ended a drain is kept for the next request.
 VERDICT_S = 60.0
 
-#: Who asks for the workers of a host asks again within this time, in seconds.
-AWAITED_S = 5.0
-
 OWN_END = Terms("its lifetime is over", is_lifetime=True)
 
 
@@ -52,7 +49,6 @@ class Drains(Noting):
         self.asked = RequestedCopies(self.scheduler)
         self._gates = self.cordons.gates
         self._verdicts: dict[str, tuple[float, Veto]] = {}
-        self._awaited: dict[str, tuple[float, Terms]] = {}  # by host: when it was asked, and how
         self._background: set[asyncio.Future[Any]] = set()
 
     def retire(self, ws: WorkerState, terms: Terms, *, busy_ok: bool) -> wire.RetireOutcome:
@@ -95,29 +91,23 @@ class Drains(Noting):
         drain.end()
         return outcome(str(ws.name), wire.ACTIVE, "back to service")
 
-    def leave(
-        self, names: Iterable[str], hosts: Collection[str], terms: Terms
-    ) -> list[wire.RetireOutcome]:
+    def leave(self, names: Iterable[str], terms: Terms) -> list[wire.RetireOutcome]:
         """Drain workers whose processes end, or return how far they are; each by its address."""
-        found, unknown = self._found(names, hosts)
-        for ws in found:
+        found: dict[str, WorkerState] = {}
+        unknown = []
+        for name in names:
+            named = self._meant(name)
+            found.update((ws.address, ws) for ws in named)
+            if not named:
+                unknown.append(name)
+        for ws in found.values():
             self._look(self._terminating(ws, terms))
-        # Not by name: the next pod has the same, and nothing ends there.
-        self._awaited.update((host, (self.clock(), terms)) for host in hosts)
-        drains = [(ws.address, self.ongoing.get(ws.address)) for ws in found]
+        drains = [(address, self.ongoing.get(address)) for address in found]
         outcomes = [
             _gone(address) if one is None else outcome(address, one.state, one.message)
             for address, one in drains
         ]
         return outcomes + [_gone(name) for name in unknown]
-
-    def worker_joined(self, ws: WorkerState) -> None:
-        """One whose pod ends while it starts gets no task at all."""
-        earliest = self.clock() - AWAITED_S
-        self._awaited = {h: one for h, one in self._awaited.items() if one[0] >= earliest}
-        if ws.host in self._awaited:
-            _, terms = self._awaited[ws.host]
-            self._look(self._terminating(ws, terms))
 
     def free_names(self, patches: Patches) -> None:
         """
@@ -349,24 +339,6 @@ class Drains(Noting):
         """The veto that ended the last drain of this worker; only the first request gets it."""
         at, veto = self._verdicts.pop(ws.address, (0.0, None))
         return veto if veto is not None and self.clock() - at < VERDICT_S else None
-
-    def _found(
-        self, names: Iterable[str], hosts: Iterable[str]
-    ) -> tuple[list[WorkerState], list[str]]:
-        found: dict[str, WorkerState] = {}
-        unknown = []
-        for name in names:
-            named = self._meant(name)
-            found.update((ws.address, ws) for ws in named)
-            if not named:
-                unknown.append(name)
-        for host in hosts:
-            # Not by looking at every worker: each pod of many that end at once asks every second.
-            there = self.scheduler.host_info.get(host, {}).get("addresses", ())
-            found.update((address, self.scheduler.workers[address]) for address in there)
-            if not there:
-                unknown.append(host)
-        return list(found.values()), unknown
 
     def _meant(self, name: str) -> list[WorkerState]:
         """

@@ -136,6 +136,7 @@ class AdaptivePlugin(SchedulerPlugin):
     def add_worker(self, scheduler: Scheduler, worker: str) -> None:
         # Fail open: the next snapshot finds the worker, and counts its idle time from then.
         with logged(logger, "Failed to note that worker %s has joined", worker):
+            self._lender.joined(worker)
             self.agent.worker_joined(worker)
 
     def remove_worker(self, scheduler: Scheduler, worker: str, **kwargs: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -16,13 +17,20 @@ from dask_adaptive.kube.agent_zip import (
     BOOT,
     BOOT_PATH,
     BOOT_SOURCE,
-    LEAVE_PATH,
     MOUNT,
     PRELOAD,
     agent_zip,
     bundle,
 )
-from dask_adaptive.kube.inject import Injection, Skip, inject, inject_worker, preloads
+from dask_adaptive.kube.inject import (
+    GRACE,
+    HOOK,
+    Injection,
+    Skip,
+    inject,
+    inject_worker,
+    preloads,
+)
 from dask_adaptive.model.scheduler_settings import INHERIT, SchedulerSettings, scheduler_settings
 from support.json_patch import apply
 from support.kube_bodies import dask_pod
@@ -51,7 +59,7 @@ def outcome(
 ) -> Injection | Skip:
     if body["metadata"]["labels"]["dask.org/component"] == "scheduler":
         return inject(body, "agent-cm", version="1.0", settings=settings)
-    return inject_worker(body, "agent-cm", version="1.0", grace_s=grace_s, settings=settings)
+    return inject_worker(body, version="1.0", grace_s=grace_s, settings=settings)
 
 
 def injected(body: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -72,32 +80,29 @@ def hook(body: dict[str, Any], at: int = 0) -> list[str]:
     return list(container(body, at)["lifecycle"]["preStop"]["exec"]["command"])
 
 
-#: A scheduler ends without its agent, and so it waits for the ConfigMap; a worker does not.
-@pytest.mark.parametrize(("body", "optional"), [(scheduler(), False), (worker(), True)])
-def test_a_plain_pod_gets_volume_mount_and_a_note(body: dict[str, Any], optional: bool) -> None:
-    result = injected(body)
+@pytest.mark.parametrize("made", [scheduler, worker])
+def test_a_plain_pod_gets_a_note_and_a_scheduler_volume_and_preload(made: Any) -> None:
+    result = injected(made())
 
-    (volume,) = result["spec"]["volumes"]
-    (mount,) = container(result)["volumeMounts"]
-    assert ("agent-cm", optional) == (volume["configMap"]["name"], volume["configMap"]["optional"])
-    assert (MOUNT, True) == (mount["mountPath"], mount["readOnly"])
     assert {"dask-adaptive.dev/injected": "1.0"} == result["metadata"]["annotations"]
-
-
-def test_a_scheduler_preloads_the_agent_and_a_worker_has_a_hook() -> None:
-    result = injected(worker())
-
-    assert {PRELOAD: BOOT_PATH} == env(injected(scheduler()))
-    assert {POLLING: "600s"} == env(result)
-    assert ["/bin/sh", LEAVE_PATH, "--kill-after", "30", "--grace", "300"] == hook(result)
-    assert 300 == result["spec"]["terminationGracePeriodSeconds"]
+    if made is scheduler:
+        (volume,) = result["spec"]["volumes"]
+        (mount,) = container(result)["volumeMounts"]
+        assert {"name": "agent-cm", "defaultMode": 0o444} == volume["configMap"]
+        assert (MOUNT, True) == (mount["mountPath"], mount["readOnly"])
+        assert {PRELOAD: BOOT_PATH} == env(result)
+    else:
+        assert not result["spec"].get("volumes")
+        assert {POLLING: "600s", GRACE: "300"} == env(result)
+        assert ["/bin/sh", "-c", HOOK, "dask-adaptive", "30"] == hook(result)
+        assert 300 == result["spec"]["terminationGracePeriodSeconds"]
 
 
 @pytest.mark.parametrize("made", [scheduler, worker])
 def test_what_the_user_has_stays(made: Any) -> None:
     post = {"postStart": {"exec": {"command": ["true"]}}}
     mine = {
-        "env": [{"name": "PYTHONPATH", "value": "/app"}, {"name": "A", "value": "b"}],
+        "env": [{"name": "PYTHONPATH", "value": "/app"}, {"name": GRACE, "value": "b"}],
         "volumeMounts": [{"name": "data", "mountPath": "/data"}],
         "lifecycle": post,
     }
@@ -105,8 +110,8 @@ def test_what_the_user_has_stays(made: Any) -> None:
 
     assert mine["env"] == container(after)["env"][:2]
     assert 3 == len(env(after))
-    assert ["data", "dask-adaptive-agent"] == [v["name"] for v in after["spec"]["volumes"]]
-    assert ["/data", MOUNT] == [m["mountPath"] for m in container(after)["volumeMounts"]]
+    assert "data" == after["spec"]["volumes"][0]["name"]
+    assert "/data" == container(after)["volumeMounts"][0]["mountPath"]
     assert "y" == after["metadata"]["annotations"]["x"]
     assert post.items() <= container(after)["lifecycle"].items()
 
@@ -119,14 +124,13 @@ def test_what_the_user_has_stays(made: Any) -> None:
             (made(*how, **more), words)
             for made in (scheduler, worker)
             for how, more, words in [
-                ([{"volumeMounts": [{"name": "x", "mountPath": MOUNT}]}], {}, "mounted at /"),
                 ([], {"metadata": {"annotations": {"dask-adaptive.dev/inject": "false"}}},
                  "inject=false"),
                 ([], {"os": {"name": "windows"}}, "windows"),
                 ([], {"nodeSelector": {"kubernetes.io/os": "windows"}}, "windows"),
             ]
         ),
-        (worker({"volumeMounts": [{"name": "x", "mountPath": f"{MOUNT}/"}]}), "mounted at"),
+        (scheduler({"volumeMounts": [{"name": "x", "mountPath": f"{MOUNT}/"}]}), "mounted at"),
         (scheduler({"env": [{"name": PRELOAD, "valueFrom": {}}]}), "valueFrom"),
         (scheduler({"command": ["sh", "-c"], "args": ["dask scheduler --preload x"]}), "shell"),
         (injected(scheduler()), "injected already"),
@@ -235,12 +239,8 @@ def test_what_finds_no_way_in_is_said() -> None:
 def test_a_grace_period_of_the_users_own_stays() -> None:
     result = injected(worker(terminationGracePeriodSeconds=45), grace_s=None)
 
-    assert ["--grace", "45"] == hook(result)[2:]
+    assert ("0", "45") == (hook(result)[-1], env(result)[GRACE])
     assert 45 == result["spec"]["terminationGracePeriodSeconds"]
-
-
-def test_workers_in_the_hosts_network_share_its_address() -> None:
-    assert "--shared-host" == hook(injected(worker(hostNetwork=True)))[-1]
 
 
 @pytest.mark.parametrize("own", [{"exec": {"command": ["true"]}}, {"sleep": {"seconds": 5}}])
@@ -252,9 +252,8 @@ def test_a_hook_of_the_users_own_is_the_only_one(own: dict[str, Any]) -> None:
 
     assert "preStop hook of its own" in found.lacks
     assert {"preStop": own} == container(after)["lifecycle"]
-    assert 30 == after["spec"]["terminationGracePeriodSeconds"]
+    assert 300 == after["spec"]["terminationGracePeriodSeconds"]
     assert "no preStop hook" in after["metadata"]["annotations"]["dask-adaptive.dev/injected"]
-    assert after["spec"]["volumes"], "their hook may call ours"
 
 
 @pytest.mark.parametrize(
@@ -273,7 +272,7 @@ def test_the_program_is_found_among_containers(words: list[str]) -> None:
     body["spec"]["containers"].insert(0, {"name": "worker", "args": ["envoy"]})
     found = injected(body)
 
-    assert LEAVE_PATH in hook(found, 1)
+    assert HOOK in hook(found, 1)
     assert {"name": "worker", "args": ["envoy"]} == container(found)
 
 
@@ -289,7 +288,74 @@ def test_without_a_telling_command_names_decide(names: list[str], expected: int)
     body = worker()
     body["spec"]["containers"] = [{"name": name, "image": "x"} for name in names]
 
-    assert LEAVE_PATH in hook(injected(body), expected)
+    assert HOOK in hook(injected(body), expected)
+
+
+#: Stands in for a worker: catches SIGURG until it has handed over, SIGTERM always.
+STAND_IN = """
+import signal, sys, time
+hands_over = sys.argv[2:] == ["hands-over"]
+rung = []
+signal.signal(signal.SIGTERM, lambda *_: None)
+if hands_over:
+    signal.signal(signal.SIGURG, lambda *_: rung.append(1))
+print("up", flush=True)
+while not rung:
+    time.sleep(0.05)
+time.sleep(0.5)
+signal.signal(signal.SIGURG, signal.SIG_DFL)
+print("done", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("shell", ["dash", "busybox sh", "bash --posix"])
+def test_the_hook_waits_for_workers_and_kills_what_hangs(tmp_path: Path, shell: str) -> None:
+    """Processes as Linux shows them; those of other containers are not seen to."""
+    program, *words = shell.split()
+    if shutil.which(program) is None:
+        pytest.skip(f"{program} is not here")
+
+    def process(command: str, mount: str, how: str) -> subprocess.Popen[str]:
+        made = subprocess.Popen(
+            [sys.executable, "-c", STAND_IN, command, how], stdout=subprocess.PIPE, text=True
+        )
+        assert made.stdout
+        assert "up\n" == made.stdout.readline()
+        where = tmp_path / str(made.pid)
+        (where / "ns").mkdir(parents=True)
+        (where / "ns/mnt").symlink_to(mount)
+        for name in ("status", "cmdline"):
+            (where / name).symlink_to(f"/proc/{made.pid}/{name}")
+        return made
+
+    (tmp_path / "self/ns").mkdir(parents=True)
+    (tmp_path / "self/ns/mnt").symlink_to("mnt:[1]")
+    ours = process("dask worker", "mnt:[1]", "hands-over")
+    hangs = process("dask worker", "mnt:[1]", "looks-for-its-scheduler")
+    go = process("a sidecar", "mnt:[1]", "hands-over")
+    other = process("dask worker", "mnt:[2]", "hands-over")
+    every = (ours, hangs, go, other)
+    try:
+        for kill_after in ("0", "1"):
+            done = subprocess.run(
+                [shutil.which(program) or "", *words, "-c", HOOK.replace("/proc", str(tmp_path)),
+                 "x", kill_after],
+                capture_output=True, text=True, timeout=60, check=False,
+            )  # fmt: skip
+            assert (0, "", "") == (done.returncode, done.stdout, done.stderr)
+            if kill_after == "0":
+                assert ours.stdout
+                assert "done\n" == ours.stdout.readline()
+                assert [None] * 4 == [one.poll() for one in every]
+
+        assert -9 == hangs.wait(timeout=30)
+        assert -9 == go.wait(timeout=30)
+        assert other.poll() is None
+    finally:
+        for one in every:
+            one.kill()
+            one.communicate()
 
 
 # --- the zip, and what loads it ---------------------------------------------------------------
