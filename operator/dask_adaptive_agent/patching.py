@@ -346,7 +346,11 @@ def _wrapped(call: Any) -> Iterator[Any]:
 
 
 class _Shared:
-    """An attribute of a class or a module, replaced for the process while anybody holds it."""
+    """
+    An attribute of a class or a module, replaced for the process while anybody holds it.
+
+    It is called often, so nothing stands before ours, which does as stock code where nobody does.
+    """
 
     _all: dict[tuple[Any, str], _Shared] = {}  # noqa: RUF012 - those of this process
 
@@ -377,8 +381,7 @@ class _Shared:
     def add(self, patch: Patch) -> None:
         if self._ours is _ABSENT:
             before = self.stock
-            self._ours = self._switched(before, patch.hook(before))
-            self._before = before
+            self._ours, self._before = patch.hook(before), before
             self._place.write(self._ours)
         self.patches.add(patch)
 
@@ -388,17 +391,6 @@ class _Shared:
             if self.is_called:
                 self._place.write(self._before)
             self._before = self._ours = _ABSENT
-
-    def _switched(self, before: Any, ours: Any) -> Any:
-        """A module's function calls what was there, once ours is held by nobody any more."""
-        if not isinstance(self._place.owner, ModuleType):
-            return ours  # serves everybody as upstream does, and methods of tasks have to be fast
-
-        @functools.wraps(before)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            return (ours if self._ours is call else before)(*args, **kwargs)
-
-        return call
 
 
 def _takes(*fields: str) -> Callable[[Any, Any], None]:

@@ -41,8 +41,9 @@ MOST_OBJECTS = 1000
 MOST_BYTES = 64 * 2**20
 #: A larger pickle is not kept.
 LARGEST = 16 * 2**20
-#: A partial that pickles to less is not worth a pickle of its own.
-LEAST_PARTIAL = 2000
+#: A partial that pickles to less is not worth a pickle of its own, nor is one of fewer bytes for
+#: each part that is compared: numbers are pickled faster.
+LEAST_PARTIAL, LEAST_OF_PART = 2000, 16
 #: The weight of each object in a pickle, and of each noted part of one, beside its bytes.
 WEIGHT_OF_EACH, WEIGHT_OF_PART = 200, 8
 
@@ -302,6 +303,7 @@ class KeptPickle:
         n_parts = sum(len(then) for _, _, then in self.checks)
         self.weight = len(self.data) + WEIGHT_OF_EACH * maker.n_met + WEIGHT_OF_PART * n_parts
         require(self.weight <= MOST_BYTES // 2)
+        require(type(root) is not partial or n_parts * LEAST_OF_PART <= len(self.data))
         self.n_uses = 0
 
     def _shareable(self, root: Any) -> frozenset[int]:
@@ -377,6 +379,10 @@ class PickleCache:
 
     def nbytes(self) -> int:
         return sum([kept.weight for kept in self.kept()])
+
+    def may_find(self, obj: Any) -> bool:
+        """Tells whether it was met, and may have a pickle, since `age` was called last."""
+        return self._young.get(obj, UNFIT) is not UNFIT
 
     def was_met(self, obj: Any) -> bool:
         """Tells whether it has come before, so that `find` may give something."""

@@ -20,7 +20,7 @@ import operator
 import pickle
 from collections.abc import Callable
 from functools import partial
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from time import perf_counter
 from types import BuiltinFunctionType, FunctionType
 from typing import TYPE_CHECKING, Any
@@ -33,6 +33,7 @@ from distributed.protocol.serialize import ToPickle, dask_serialize
 from dask_adaptive_agent import patching, wire
 from dask_adaptive_agent.relief.pickle_cache import (
     CLOUDPICKLES,
+    LEAST_PARTIAL,
     PROTOCOL,
     KeptPickle,
     PickleCache,
@@ -57,6 +58,8 @@ except ImportError:
 TASK: Any = None if hasattr(distributed_worker, "execute_task") else Task
 #: A pickle that was not used for this time is dropped after at most the same time again.
 AGE_S = 60.0
+#: What stock code pickles as well counts if it takes longer: counting is to cost less than 2 %.
+UNCOUNTED_S = 100e-6
 
 Dumps = Callable[..., bytes]
 #: Gives what represents a kept pickle in a task's: a function and its arguments.
@@ -74,8 +77,7 @@ def is_task(x: Any) -> bool:
     return type(x) is tuple and len(x) == 3 and callable(x[0]) and type(x[2]) is dict
 
 
-def callable_of(task: Any) -> Any:
-    return task[0] if TASK is None else task.func
+callable_of: Callable[[Any], Any] = itemgetter(0) if TASK is None else attrgetter("func")
 
 
 def _is_by_value(function: Any) -> bool:
@@ -206,18 +208,33 @@ class TaskPickles:
 
         Raises whatever pickling raises: stock code knows what to do, or what to say.
         """
-        function = callable_of(task)
-        if not _is_by_value(function) and not (
-            type(function) is partial and self.cache.was_met(function)
+        data = self._by_name(task, buffers)
+        return self._in_one_pass(task, buffers, put_in) if data is None else (data, False)
+
+    def _by_name(self, task: Any, buffers: list[Any]) -> bytes | None:
+        """What pickle makes of a task alone, as stock code would; None: it is not for pickle."""
+        called = function = callable_of(task)
+        while type(called) is partial:
+            called = called.func
+        # It is faster to let pickle look whether the name means this function.
+        if type(called) is FunctionType and (
+            "<" in called.__qualname__ or called.__module__ == "__main__"
         ):
-            # Where pickle does it alone, that is the stock code's way, too.
-            try:
-                data = pickle.dumps(task, PROTOCOL, buffer_callback=buffers.append)
-                if b"__main__" not in data:
-                    return data, False
-            except Exception:
-                logger.debug("pickle alone can't do %.80r", function, exc_info=True)
-            buffers.clear()
+            return None
+        is_partial = called is not function
+        if is_partial and self.cache.may_find(function):
+            return None
+        try:
+            data = pickle.dumps(task, PROTOCOL, buffer_callback=buffers.append)
+        except Exception:
+            logger.debug("pickle alone can't do %.80r", function, exc_info=True)
+            return None
+        if is_partial and len(data) >= LEAST_PARTIAL:
+            self.cache.was_met(function)
+        return None if b"__main__" in data else data
+
+    def _in_one_pass(self, task: Any, buffers: list[Any], put_in: PutIn) -> tuple[bytes, bool]:
+        buffers.clear()
         try:
             return TaskPickler(self.cache, task, buffers, put_in).pickled(), True
         except ByValue:
@@ -228,31 +245,37 @@ class TaskPickles:
     def over(self, stock: Dumps) -> Dumps:
         def dumps(x: Any, *, buffer_callback: Any = None, protocol: int | None = PROTOCOL) -> bytes:
             if (
-                buffer_callback is not None
-                and is_task(x)
-                and self._meters
-                and protocol == PROTOCOL
+                buffer_callback is None
+                or not is_task(x)
+                or not self._meters
+                or protocol != PROTOCOL
                 # Modules that were registered to go by value concern what has a name as well.
-                and not cloudpickle.list_registry_pickle_by_value()
+                or cloudpickle.list_registry_pickle_by_value()
             ):
-                return self._measured(x, buffer_callback, stock)
-            return stock(x, buffer_callback=buffer_callback, protocol=protocol)
+                return stock(x, buffer_callback=buffer_callback, protocol=protocol)
+            started = perf_counter()
+            buffers: list[Any] = []
+            data = self._by_name(x, buffers)
+            if data is None or perf_counter() - started > UNCOUNTED_S:
+                data = self._measured(x, data, buffers, started, stock)
+            for buffer in buffers:
+                buffer_callback(buffer)
+            return data
 
         return dumps
 
-    def _measured(self, task: Any, take: Callable[[Any], object], stock: Dumps) -> bytes:
-        started = perf_counter()
-        buffers: list[Any] = []
-        try:
-            data, _ = self.pickled(task, buffers)
-        except Exception:
-            self.n_left += 1
-            buffers.clear()
-            data = stock(task, buffer_callback=buffers.append)
-        spent, size = perf_counter() - started, len(data)
-        for buffer in buffers:
-            take(buffer)
-            size += buffer.raw().nbytes
+    def _measured(
+        self, task: Any, data: bytes | None, buffers: list[Any], started: float, stock: Dumps
+    ) -> bytes:
+        if data is None:
+            try:
+                data, _ = self._in_one_pass(task, buffers, whole)
+            except Exception:
+                self.n_left += 1
+                buffers.clear()
+                data = stock(task, buffer_callback=buffers.append)
+        spent = perf_counter() - started
+        size = len(data) + sum([buffer.raw().nbytes for buffer in buffers])
         for meter in self._meters:
             meter.add(callable_of(task), spent, size)
         return data

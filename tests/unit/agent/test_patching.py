@@ -201,18 +201,6 @@ def test_what_a_process_shares_is_put_back_by_the_last_who_holds_it(module: Any)
     assert before == vars(module)
 
 
-def test_a_function_of_a_module_below_somebodys_calls_stock_code_when_we_have_gone(
-    module: Any, patches: Patches
-) -> None:
-    for _ in range(2):
-        patches.put(MODULE, adding("ours"))
-        stock, module.function = module.function, lambda stock=module.function: f"their {stock()}"
-        assert "their ours" in module.function()
-        patches.close()
-        assert "ours" not in module.function()
-    assert stock() in module.function()
-
-
 def test_a_property_of_a_class_is_replaced_and_put_back(module: Any, patches: Patches) -> None:
     before = vars(module.Class)["prop"]
     patches.put(CLASS, lambda stock: property(lambda self: "ours " + stock.fget(self)))
