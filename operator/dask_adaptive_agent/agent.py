@@ -122,6 +122,7 @@ class Agent:
             is_leaving=self.is_draining,
             in_shuffle=lambda address: address in self.pins.in_shuffles(),
             are_arriving=lambda: bool(self.plans.arriving),
+            heeds_lifetimes=lambda: self.settings.lifetime_s > 0,
             expect_leaving=self.expect_leaving,
         )
         self.drains = Drains(
@@ -374,29 +375,32 @@ class Agent:
         """Nobody has renewed what the operator has said: the scheduler works as without it."""
         logger.info("No operator has renewed its lease: its settings no longer apply")
         self.limits.clear()
+        self.settings.lapse()
         self.cordons.limits_changed()
         self.plans.clear()
-        self.settings.lapse()
         self.known.refresh()
         self.reliefs.configure(self.settings.relief)
         self.shuffles.look()
 
-    def _removing(self, ws: WorkerState) -> None:
-        """A worker is about to be removed from the scheduler: count what has to be done again."""
+    def _removing(self, ws: WorkerState) -> bool:
+        """
+        A worker is about to be removed from the scheduler: count what has to be done again, and
+        tell whether its end was announced.
+        """
+        cause = self._cause(ws)
         if self.scheduler.status in ENDING:
-            return
+            return cause == wire.ENDED
         only = [ts for ts in ws.has_what if len(ts.who_has or ()) == 1]
         lost = len(ws.processing) + sum([bool(ts.who_wants or ts.waiters) for ts in only])
-        self.redone[self._cause(ws)] += lost
+        self.redone[cause] += lost
+        return cause == wire.ENDED
 
     def _cause(self, ws: WorkerState) -> str:
         """Why a worker that is removed now is gone."""
         drain = self.drains.ongoing.get(ws.address)
-        if drain is None:
-            return wire.LOST
-        if drain.terms.is_refusable:
-            return wire.FORCED if drain.is_forced else wire.LOST
-        return wire.ENDED
+        if (drain is not None and not drain.terms.is_refusable) or self.cordons.has_ended(ws):
+            return wire.ENDED
+        return wire.FORCED if drain is not None and drain.is_forced else wire.LOST
 
     def _add_feature(self, name: str, install: Callable[[Patches], object]) -> None:
         """Fails open: the scheduler does without it, as stock code does."""

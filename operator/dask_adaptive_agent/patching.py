@@ -154,22 +154,26 @@ class Patches:
         self._patches.append(patch)
         return patch
 
-    def before_removals(self, listener: Callable[[WorkerState], None]) -> list[Patch]:
+    def before_removals(self, is_announced: Callable[[WorkerState], bool]) -> list[Patch]:
         """
-        Call `listener(worker)` before the scheduler forgets a worker, which still has all it had.
+        Call `is_announced(worker)` before the scheduler forgets a worker, which still has all it
+        had. True: it was said that its process ends, so none of its tasks is charged with that.
 
         `SchedulerPlugin.remove_worker` comes too late: the worker's tasks have been released, and
         its results are on nobody's books.
         """
 
         def wrap(stock: Call) -> Call:
+            # Older releases call it `safe`.
+            uncharged = "expected" if "expected" in _signature(stock).parameters else "safe"
+
             async def remove_worker(address: str, *args: Any, **kwargs: Any) -> Any:
                 # As `Scheduler.remove_worker` finds it: most callers have it as the books do.
                 ws = self._scheduler.workers.get(address)
                 # Fail open: the worker goes, counted or not.
                 with logged(logger, "Failed to count what worker %s had", address):
-                    if ws is not None:
-                        listener(ws)
+                    if ws is not None and is_announced(ws):
+                        kwargs[uncharged] = True
                 return await stock(address, *args, **kwargs)
 
             return remove_worker
@@ -502,7 +506,8 @@ RETIRE_WORKERS, RETIRE_WORKERS_RPC = _with_rpc(
 REMOVE_WORKER, REMOVE_WORKER_RPC = _with_rpc(
     "remove_worker",
     "unregister",
-    "Counts what is lost with a worker, while the scheduler still knows what it has.",
+    "Counts what is lost with a worker, while the scheduler still knows what it has. A worker that "
+    "dies after its announced end does not count as killed by its tasks.",
     _takes("address"),
 )
 _TELLING = "A worker whose address code is told stays as long as what it was asked for is wanted."

@@ -101,7 +101,8 @@ RELIEFS = {
 }
 
 #: What becomes of a worker whose own `--lifetime` is over (`spec.retirement.onLifetime`): it is
-#: drained first, for at most `lifetime_ms`; or upstream's code alone decides.
+#: drained first, for at most `lifetime_ms`, and gets no task that would not end before it; or
+#: upstream's code alone decides.
 LIFETIME_DRAIN, LIFETIME_STOCK = "Drain", "Stock"
 
 #: What a relief is at; `NotNeeded`: this release of distributed has no such load.
@@ -140,7 +141,7 @@ class ConfigureRequest(Message, total=False):
     lease_ms: int  # see `ObserveRequest`; default, and the longest that counts: 300 s
     relief: dict[str, str]  # by name of `RELIEFS`; the whole of it: who is not named is AUTO
     shuffle_wait_ms: int  # the longest that a shuffle's creation waits for workers; 0: never
-    on_lifetime: str  # at the end of `--lifetime`: LIFETIME_DRAIN (default) | LIFETIME_STOCK
+    on_lifetime: str  # at the end of `--lifetime`: LIFETIME_DRAIN | LIFETIME_STOCK (default)
     lifetime_ms: int  # the longest that `--lifetime` waits for a worker to drain; default 15 min
     config: dict[str, object]  # by dotted key: Dask's configuration that people want; the whole
 

@@ -15,8 +15,8 @@ from dask_adaptive_agent import wire
 from dask_adaptive_agent.loading.attach import install, uninstall
 from dask_adaptive_agent.quotas.deadlines import LOOK_S
 from dask_adaptive_agent.worker_side import lifetime
-from support.agent_cluster import with_agent
-from support.agent_quota import limit, meters
+from support.agent_cluster import with_agent, with_lifetimes
+from support.agent_quota import limit, limit_ends, meters
 from support.agent_work import (
     RUNS,
     ask,
@@ -32,7 +32,7 @@ from support.agent_work import (
 )
 
 
-@with_agent(1)
+@with_lifetimes(1)
 async def test_a_worker_at_the_end_of_its_lifetime_loses_nothing(c, s, other, agent) -> None:
     """Through the worker's own request: `Worker.close_gracefully`, which asks to be retired."""
     async with Worker(s.address, name="w", nthreads=1, lifetime="500 ms") as w:
@@ -50,7 +50,33 @@ async def test_a_worker_at_the_end_of_its_lifetime_loses_nothing(c, s, other, ag
     assert [wire.N_WORKER_LEFT] == [row["kind"] for row in agent.notes.since(0)]
 
 
-@with_agent()
+@pytest.mark.parametrize(
+    "says", [wire.LIFETIME_STOCK, wire.LIFETIME_DRAIN, "the operator", "a pod"]
+)
+@with_agent(0)
+async def test_who_dies_after_its_announced_end_charges_no_task(c, s, says) -> None:
+    """Four in a row are killed by their walltime: stock code has closed them before."""
+    lifetime = "300 ms" if says in (wire.LIFETIME_STOCK, wire.LIFETIME_DRAIN) else None
+    if lifetime is not None:
+        await ask(s, wire.CONFIGURE, on_lifetime=says)
+    future = c.submit(slow, 1, 1.5)
+    for _ in range(4):
+        async with Worker(s.address, name="w", nthreads=1, lifetime=lifetime) as w:
+            await until(lambda w=w: s.workers[w.address].processing or lifetime)
+            if says == "the operator":
+                await limit_ends(s, {"w": 0.3})
+            elif says == "a pod":
+                await leave(s, w.name)
+            await asyncio.sleep(0.4)
+            if w.address in s.workers:
+                s.stream_comms[w.address].comm.abort()
+            await until(lambda: not s.workers)
+        assert 0 == s.tasks[future.key].suspicious
+    async with Worker(s.address, nthreads=1):
+        await future
+
+
+@with_lifetimes()
 async def test_it_waits_for_tasks_and_pins_and_moves_data(c, s, a, b, agent) -> None:
     """Contract: `Worker.close_gracefully` retires itself with a stimulus_id that names it."""
     await pin(s, a)
@@ -74,7 +100,7 @@ async def test_it_waits_for_tasks_and_pins_and_moves_data(c, s, a, b, agent) -> 
     assert 4 == len(RUNS)
 
 
-@with_agent(1)
+@with_lifetimes(1)
 async def test_the_only_worker_stays_as_long_as_it_is_of_use(c, s, a, agent) -> None:
     results = c.map(slow, range(4), delay_s=0)
     await wait(results)
@@ -94,7 +120,7 @@ async def test_the_only_worker_stays_as_long_as_it_is_of_use(c, s, a, agent) -> 
 
 
 @pytest.mark.long
-@with_agent()
+@with_lifetimes()
 async def test_a_pin_and_a_long_task_hold_it_no_longer_than_was_said(c, s, a, b) -> None:
     await ask(s, wire.CONFIGURE, lifetime_ms=300)
     await pin(s, a)
@@ -113,8 +139,7 @@ async def test_a_pin_and_a_long_task_hold_it_no_longer_than_was_said(c, s, a, b)
 
 
 @with_agent()
-async def test_stock_goes_at_once(c, s, a, b, agent) -> None:
-    await ask(s, wire.CONFIGURE, on_lifetime=wire.LIFETIME_STOCK)
+async def test_without_a_policy_it_goes_at_once(c, s, a, b, agent) -> None:
     await pin(s, a)
 
     await asyncio.wait_for(a.close_gracefully(), 5)
@@ -126,7 +151,6 @@ async def test_stock_goes_at_once(c, s, a, b, agent) -> None:
 @with_agent()
 async def test_by_stock_code_a_cordoned_worker_does_not_come_back(c, s, a, b, agent) -> None:
     """Its limit is lifted while its data moves: it would get tasks that it does not start."""
-    await ask(s, wire.CONFIGURE, on_lifetime=wire.LIFETIME_STOCK)
     await wait(c.submit(slow, 1, 0, workers=[a.address]))
     data = c.submit(slow, 2, 0, workers=[a.address])
     await wait(data)
@@ -147,14 +171,14 @@ async def test_by_stock_code_a_cordoned_worker_does_not_come_back(c, s, a, b, ag
     await data
 
 
-@with_agent(1)
+@with_lifetimes(1)
 async def test_the_only_worker_goes_when_it_is_of_no_use(c, s, a, agent) -> None:
     await asyncio.wait_for(agent.drains.lifetime(a.address), 5)
     await agent.drains.lifetime("tcp://127.0.0.1:1")  # no such worker
 
 
 @pytest.mark.parametrize("is_retired", [False, True])
-@with_agent()
+@with_lifetimes()
 async def test_cancelled_it_is_back_in_service(c, s, a, b, agent, is_retired) -> None:
     future = await running(c, a, 1, 0.4)
     if is_retired:
@@ -173,7 +197,7 @@ async def test_cancelled_it_is_back_in_service(c, s, a, b, agent, is_retired) ->
 
 
 @pytest.mark.long
-@with_agent()
+@with_lifetimes()
 async def test_the_end_of_its_pod_goes_before(c, s, a, b, agent) -> None:
     future = await running(c, a, 1, 4, allow_other_workers=True)
     ending = asyncio.ensure_future(agent.drains.lifetime(a.address))
@@ -220,7 +244,7 @@ async def test_a_worker_that_runs_already_reports_too(c, s) -> None:
 
 
 @pytest.mark.long
-@with_agent(1, config=CONFIG)
+@with_lifetimes(1, config=CONFIG)
 async def test_what_it_would_not_finish_is_not_given_to_it(c, s, a, agent) -> None:
     """With nobody but the worker to say so: no operator has sent a limit."""
     await c.submit(slow, 0, 0)
@@ -237,7 +261,7 @@ async def test_what_it_would_not_finish_is_not_given_to_it(c, s, a, agent) -> No
 
 
 @pytest.mark.long
-@with_agent(1, config=CONFIG)
+@with_lifetimes(1, config=CONFIG)
 async def test_a_memory_monitor_brings_no_such_worker_back(c, s, a, agent) -> None:
     """No operator has said anything, so nothing else has told the agent to hear of pauses."""
     await c.submit(slow, 0, 0)

@@ -16,7 +16,7 @@ from dask_adaptive_agent import wire
 from dask_adaptive_agent.drain import drain
 from dask_adaptive_agent.loading.attach import install, uninstall
 from dask_adaptive_agent.worker_side import lifetime
-from support.agent_cluster import with_agent
+from support.agent_cluster import with_agent, with_lifetimes
 from support.agent_quota import cordoned, limit
 from support.agent_work import (
     RUNS,
@@ -166,7 +166,7 @@ async def test_two_calls_at_once_leave_nobody_out(c, s, a, b) -> None:
 
 
 @pytest.mark.long
-@with_agent(config=NEVER_PAUSES)
+@with_lifetimes(config=NEVER_PAUSES)
 async def test_a_drain_that_begins_and_ends_beside_a_call_keeps_nobody_out(
     c, s, a, b, agent
 ) -> None:
@@ -345,7 +345,7 @@ async def test_a_lifetime_that_passes_during_a_drain_is_not_forgotten(c, s, a, b
 
 @pytest.mark.long
 @pytest.mark.parametrize("when", ["drained", "waits"])
-@with_agent(timeout=60)
+@with_lifetimes(timeout=60)
 async def test_a_lifetime_over_when_the_agent_goes_is_not_forgotten(c, s, a, b, when) -> None:
     """Nor where the worker has said so, and waits for a task."""
     async with Worker(s.address, name="w", nthreads=1, lifetime="2 s") as w:
@@ -371,7 +371,7 @@ def _is_over(ws: Any) -> bool:
     return lifetime.left_s(ws) <= 0
 
 
-@with_agent(timeout=60)
+@with_lifetimes(timeout=60)
 async def test_a_lifetime_whose_connection_is_cut_ends_the_worker(
     c, s, a, b, agent, monkeypatch
 ) -> None:

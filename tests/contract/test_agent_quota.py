@@ -14,7 +14,7 @@ from distributed.utils_test import gen_cluster
 
 from dask_adaptive_agent import wire
 from dask_adaptive_agent.loading.attach import install
-from support.agent_cluster import with_agent
+from support.agent_cluster import with_agent, with_lifetimes
 from support.agent_quota import (
     cordoned,
     fails,
@@ -252,7 +252,7 @@ async def test_a_task_that_is_moved_away_makes_room_again(c, s, a, b) -> None:
 
 
 @pytest.mark.parametrize("is_lifetime", [False, True])
-@with_agent(1)
+@with_lifetimes(1)
 async def test_exact_holds_for_who_leaves_while_nobody_else_serves(
     c, s, a, agent, is_lifetime
 ) -> None:

@@ -105,7 +105,7 @@ async def test_configure_keeps_what_is_not_named(s, a, b, agent) -> None:
         "client_pins": True,
         "client_max_ms": 14_400_000,
         "lease_ms": 7_000,
-        "on_lifetime": wire.LIFETIME_DRAIN,
+        "on_lifetime": wire.LIFETIME_STOCK,
         "lifetime_ms": 900_000,
         "shuffle_wait_ms": 60_000,
         "relief": {},

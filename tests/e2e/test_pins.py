@@ -71,7 +71,7 @@ async def test_a_shuffle_runs_once_while_upstreams_autoscaler_wants_fewer_worker
 
 async def test_a_shuffle_outlives_the_lifetime_of_its_workers(start: Start) -> None:
     lifetime = ["--lifetime", "20s", "--lifetime-stagger", "3s", "--lifetime-restart"]
-    c = await start(policy=None, replicas=3, args=lifetime)
+    c = await start(policy={"minReplicas": 3}, args=lifetime)
     await c.until_connected(3)
     before = {w.address for w in (await c.observe()).workers}
     event = Event("a lifetime is over", client=c.client)

@@ -10,6 +10,7 @@ from typing import Any
 
 from distributed.utils_test import gen_cluster
 
+from dask_adaptive_agent import wire
 from dask_adaptive_agent.loading.attach import install
 from dask_adaptive_agent.patching import Patches, _Shared
 
@@ -35,10 +36,16 @@ class StillClock:
 
 
 def with_agent(
-    workers: int = 2, *, threads: int = 1, clock: Any = Clock, **options: Any
+    workers: int = 2,
+    *,
+    threads: int = 1,
+    clock: Any = Clock,
+    settings: dict[str, Any] = {},  # noqa: B006  # read only
+    **options: Any,
 ) -> Callable[[Any], Any]:
     """
-    `gen_cluster` with a client, so many workers, and the agent in the scheduler.
+    `gen_cluster` with a client, so many workers, and the agent in the scheduler, of whom somebody
+    asks for these settings.
 
     A test that names `agent` among its parameters is given it; one that names `clock`, the agent's.
     """
@@ -53,6 +60,8 @@ def with_agent(
             s = cluster[1 if options["client"] else 0]
             now = clock() if "clock" in given else monotonic
             there = {"agent": install(s, now), "clock": now}
+            if settings:
+                there["agent"].configure(settings)
             await test(*cluster, **kwargs, **{name: there[name] for name in given})
 
         run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
@@ -61,6 +70,10 @@ def with_agent(
         return gen_cluster(**options)(run)
 
     return decorate
+
+
+#: Where a policy has asked for workers to be drained at the end of their `--lifetime`.
+with_lifetimes = functools.partial(with_agent, settings={"on_lifetime": wire.LIFETIME_DRAIN})
 
 
 def clear_shared() -> None:

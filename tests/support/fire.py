@@ -501,7 +501,8 @@ class Fire:
             return  # its own end waits for ever where somebody else has frozen it
         del self.workers[name]
         lifetime_ms = self.dice.choice([1, 300, 2_000])
-        await ask(self.s, wire.CONFIGURE, lifetime_ms=lifetime_ms)
+        settings = {"on_lifetime": wire.LIFETIME_DRAIN, "lifetime_ms": lifetime_ms}
+        await ask(self.s, wire.CONFIGURE, **settings)
         self._ending.append(asyncio.ensure_future(worker.close_gracefully()))
         await until(lambda: worker.address not in self.s.workers, PATIENCE_S)
 

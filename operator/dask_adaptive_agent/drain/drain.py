@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import enum
-import inspect
 import logging
 import math
 from itertools import islice
@@ -315,14 +314,8 @@ class Drain:
             copies = self._copier.step()
             if self.ws.processing or copies:
                 self._owner.note(wire.N_TASKS_GIVEN_BACK, self._loss(copies), names)
-            # So that nothing is charged to the tasks; older releases call the argument `safe`.
-            stock = type(self._scheduler).remove_worker
-            name = "expected" if "expected" in inspect.signature(stock).parameters else "safe"
-            await self._scheduler.remove_worker(
-                self.ws.address,
-                stimulus_id=f"dask-adaptive-leave-{self._clock()}",
-                close=True,
-                **{name: True},
+            await self._scheduler.remove_worker(  # `Patches.before_removals`: nothing is charged
+                self.ws.address, stimulus_id=f"dask-adaptive-leave-{self._clock()}", close=True
             )
 
     def _loss(self, copies: list[TaskState]) -> str:

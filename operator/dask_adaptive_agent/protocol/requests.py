@@ -132,7 +132,7 @@ class AgentSettings:
     client_max_ms: int = _setting(millis, 4 * 3_600_000)
     lease_ms: int = _setting(millis, 300_000)
     on_lifetime: str = _setting(
-        partial(one_of, allowed=(wire.LIFETIME_DRAIN, wire.LIFETIME_STOCK)), wire.LIFETIME_DRAIN
+        partial(one_of, allowed=(wire.LIFETIME_DRAIN, wire.LIFETIME_STOCK)), wire.LIFETIME_STOCK
     )
     lifetime_ms: int = _setting(millis, 15 * 60_000)
     shuffle_wait_ms: int = _setting(partial(number, high=LONGEST_MS), 60_000)
@@ -158,8 +158,9 @@ class AgentSettings:
         vars(self).update(changes)
 
     def lapse(self) -> None:
-        """Nobody stands for these settings any more: no relief, and no shuffle waits."""
+        """Nobody stands for these settings any more: no relief, and nobody waits."""
         self.update({"relief": dict.fromkeys(wire.RELIEFS, wire.DISABLED), "shuffle_wait_ms": 0})
+        self.on_lifetime = wire.LIFETIME_STOCK
 
 
 def read_settings(request: Request) -> dict[str, Any]:

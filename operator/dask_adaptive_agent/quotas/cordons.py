@@ -29,6 +29,7 @@ from dask_adaptive_agent.quotas.worker_limits import NEVER, PASSED, WorkerLimits
 from dask_adaptive_agent.service.gate import LONGEST_LOOK_S, SHORTEST_LOOK_S, Gate, Gates
 from dask_adaptive_agent.service.task_mover import Mover
 from dask_adaptive_agent.text import duration, plural
+from dask_adaptive_agent.worker_side import lifetime
 
 if TYPE_CHECKING:
     from distributed.scheduler import WorkerState
@@ -90,6 +91,7 @@ class Cordons(Noting):
     is_leaving: Callable[[str], bool]  # an address drains, or somebody else retires it
     in_shuffle: Callable[[str], bool]  # an address takes part in a P2P shuffle
     are_arriving: Callable[[], bool]  # workers are on their way
+    heeds_lifetimes: Callable[[], bool]  # `--lifetime` is an end, not only stock code's matter
     expect_leaving: Callable[[], None]  # called before a worker is cordoned, or drains
 
     def __post_init__(self) -> None:
@@ -99,7 +101,7 @@ class Cordons(Noting):
         self.durations = Durations(scheduler, clock)
         self.deadlines = Deadlines(
             scheduler, clock, self.note, self.entries, self.limits, self.durations,
-            is_cordoned=self._is_short, are_arriving=self.are_arriving,
+            self._is_short, self.are_arriving, self.heeds_lifetimes,
         )  # fmt: skip
         self.ongoing: OrderedDict[str, Cordon] = OrderedDict()
         self.gates = Gates(scheduler, clock, self._room)
@@ -193,6 +195,12 @@ class Cordons(Noting):
             return False
         return self.assigned.given(entry) >= entry.exact_at
 
+    def has_ended(self, ws: WorkerState) -> bool:
+        """Tells whether the end has passed that a worker itself, or the operator, has announced."""
+        entry = self.entries.get(ws.address)
+        is_past = entry is not None and entry.ws is ws and entry.ends_at <= self.clock()
+        return is_past or lifetime.left_s(ws) <= 0
+
     def n_failures(self, entry: Entry) -> int:
         """Within the window of the worker, less those that are not its fault."""
         if entry.record is None:
@@ -271,8 +279,7 @@ class Cordons(Noting):
         entry.stop_at = limit.runs
         entry.exact_at = limit.runs if limit.rules.exact else NEVER
         # The operator no longer knows an end that has passed; keep it for a while: `LATE_S`.
-        ends_at = entry.ends_at if limit.ends_at == PASSED else limit.ends_at
-        entry.ends_at = min(ends_at, entry.own_end_at)
+        entry.ends_at = entry.ends_at if limit.ends_at == PASSED else limit.ends_at
 
     def _at_limit(self) -> list[Entry]:
         """Workers that are to be cordoned and are not, the most pressing first."""

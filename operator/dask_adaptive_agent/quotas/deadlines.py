@@ -53,6 +53,7 @@ class Deadlines(Noting):
     durations: Durations
     is_cordoned: Callable[[str], bool]  # an address is out of service as it is short of time
     are_arriving: Callable[[], bool]  # workers are on their way
+    heeds_lifetimes: Callable[[], bool]  # somebody has asked for more than stock code does
     have_ends: bool = False
     may_wait: bool = False  # for workers that are on their way
 
@@ -92,12 +93,11 @@ class Deadlines(Noting):
         if not anew and now < self._look_at:
             return
         self._look_at = now + LOOK_S
-        if now >= self._search_at:
+        if self.heeds_lifetimes() and (anew or now >= self._search_at):
             self._search_at = now + SEARCH_S
             for entry in self.entries.values():
-                if lifetime.METRIC in entry.ws.metrics and math.isinf(entry.own_end_at):
-                    entry.own_end_at = now + lifetime.left_s(entry.ws)
-                    entry.ends_at = min(entry.ends_at, entry.own_end_at)
+                if lifetime.METRIC in entry.ws.metrics:
+                    entry.ends_at = min(entry.ends_at, now + lifetime.left_s(entry.ws))
         since = now - LATE_S
         self.have_ends = any([since < e.ends_at < math.inf for e in self.entries.values()])
         self.durations.switch(self.have_ends)

@@ -22,8 +22,8 @@ AGAIN = 1_000
 
 class Entry:
     __slots__ = (
-        "active_at", "ends_at", "exact_at", "joined_at", "noted", "own_end_at", "record", "runs",
-        "slot", "sole_bytes", "sole_key", "stop_at", "ws",
+        "active_at", "ends_at", "exact_at", "joined_at", "noted", "record", "runs", "slot",
+        "sole_bytes", "sole_key", "stop_at", "ws",
     )  # fmt: skip
 
     def __init__(self, slot: int, ws: WorkerState, now: float) -> None:
@@ -35,7 +35,6 @@ class Entry:
         self.stop_at = NEVER  # reported runs at which its quota is reached
         self.exact_at = NEVER  # the same, counting what is assigned to it
         self.ends_at = math.inf  # by what the operator has said, or the worker itself
-        self.own_end_at = math.inf  # by its own lifetime
         self.record: Record | None = None  # of its failures, if there were any
         self.noted: set[str] = set()  # kinds of limits that people were told it has come to
         self.sole_bytes = 0
