@@ -225,6 +225,25 @@ async def test_an_idle_empty_worker_is_drained_at_once(c, s, a, b) -> None:
     assert not s.workers[a.address].has_what
 
 
+@with_agent(3)
+async def test_what_waits_for_somebody_else_is_looked_at_once_for_all(
+    c, s, a, b, d, monkeypatch
+) -> None:
+    """Retiring 60 workers took 1.2 s beside 20,000 tasks that only an absent one may run."""
+    elsewhere = c.map(slow, range(300), workers=["tcp://10.9.9.9:1"])
+    await until(lambda: len(s.unrunnable) == 300)
+    asked: list[Any] = []
+    monkeypatch.setattr(s, "valid_workers", asked.append)
+
+    await limit(s, [d], left_ms=1, runs=1)
+    await until_drained(s, a, "retire")
+    await until_drained(s, b, "leave")
+    await ask(s, wire.OBSERVE)
+
+    assert [] == asked
+    del elsewhere
+
+
 @with_agent()
 async def test_a_busy_worker_is_refused_unless_asked_for(c, s, a, b) -> None:
     future = await running(c, a, 1, 0.3)

@@ -26,7 +26,7 @@ from dask_adaptive_agent.quotas.assigned_runs import AssignedRuns
 from dask_adaptive_agent.quotas.deadlines import LOOK_S, SEARCH_S, Deadlines
 from dask_adaptive_agent.quotas.failures import Failures, Record
 from dask_adaptive_agent.quotas.worker_limits import NEVER, PASSED, WorkerLimits
-from dask_adaptive_agent.service.gate import LONGEST_LOOK_S, SHORTEST_LOOK_S, Gate, Gates
+from dask_adaptive_agent.service.gate import SHORTEST_LOOK_S, Gate, Gates
 from dask_adaptive_agent.service.task_mover import Mover
 from dask_adaptive_agent.text import duration, plural
 from dask_adaptive_agent.worker_side import lifetime
@@ -446,9 +446,8 @@ class Cordons(Noting):
     def _pause_s(self) -> float:
         pause_s = LOOK_S if self.deadlines.have_ends else SEARCH_S
         if self.ongoing:
-            n = len(self.ongoing)
-            work_s = max(min(n, AT_ONCE) / 250, n * len(self.scheduler.unrunnable) / 10_000)
-            pause_s = min(pause_s, LONGEST_LOOK_S, max(SHORTEST_LOOK_S, work_s))
+            work_s = min(len(self.ongoing), AT_ONCE) / 250
+            pause_s = min(pause_s, max(SHORTEST_LOOK_S, work_s))
         return max(0.0, min(pause_s, self.lease.left_s + SHORTEST_LOOK_S))
 
     def _hasten(self) -> None:

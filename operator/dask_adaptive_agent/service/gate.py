@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import wraps
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from distributed.core import Status
@@ -20,9 +21,12 @@ SHORTEST_LOOK_S, LONGEST_LOOK_S = 0.05, 2.0
 #: A second at all workers together: looks, and tasks and results looked at.
 LOOKS, ITEMS = 100, 8_000
 
+#: Looking through all tasks without a worker takes at most this part of the time.
+LOOK_PART = 0.02
+
 
 def next_look_s(scheduler: Scheduler, ws: WorkerState) -> float:
-    work = len(ws.has_what) + len(ws.processing) + len(scheduler.unrunnable)
+    work = len(ws.has_what) + len(ws.processing)
     leaving = max(1, len(scheduler.workers) - len(scheduler.running))
     return min(LONGEST_LOOK_S, max(SHORTEST_LOOK_S, leaving * work / ITEMS, leaving / LOOKS))
 
@@ -35,6 +39,39 @@ def cancel_other(task: asyncio.Future[Any] | None) -> None:
         current = None
     if task is not None and task is not current:
         task.cancel()
+
+
+@dataclass(eq=False)
+class Unrunnable:
+    """
+    Tasks without a worker by what they name: no look goes through all of them for each worker.
+
+    As of the last look, so whoever asks has to check each of them again.
+    """
+
+    scheduler: Any
+    _by_name: dict[str, list[TaskState]] | None = None
+
+    def naming(self, names: Iterable[str]) -> list[TaskState]:
+        """Those that name one of these addresses, hosts, or resources."""
+        by_name = self._look() if self._by_name is None else self._by_name
+        found = [ts for name in names for ts in by_name.get(name, ()) if ts.state == "no-worker"]
+        return list(dict.fromkeys(found))
+
+    def _look(self) -> dict[str, list[TaskState]]:
+        began = perf_counter()
+        by_name: dict[str, list[TaskState]] = {}
+        for ts in self.scheduler.unrunnable:
+            for named in (ts.worker_restrictions, ts.host_restrictions, ts.resource_restrictions):
+                for name in named or ():
+                    by_name.setdefault(name, []).append(ts)
+        self._by_name = by_name
+        pause_s = (perf_counter() - began) / LOOK_PART
+        self.scheduler.loop.asyncio_loop.call_later(pause_s, self._forget)
+        return by_name
+
+    def _forget(self) -> None:
+        self._by_name = None
 
 
 @dataclass(eq=False)
@@ -55,6 +92,7 @@ class Gate:
     clock: Callable[[], float]
     #: How many more tasks the worker may be given that no other worker may take.
     room: Callable[[WorkerState], int]
+    unrunnable: Unrunnable
     #: Something of ours keeps the worker out of service, or lets somebody else do so.
     is_held: bool = True
     is_shut: bool = False
@@ -133,20 +171,12 @@ class Gate:
         other worker will have this one's address. What wants a resource waits for any worker, so it
         is only counted with `resources`.
         """
-        scheduler = self.scheduler
-        if not scheduler.unrunnable or self._is_ending or self.room(self.ws) <= 0:
+        scheduler, ws = self.scheduler, self.ws
+        if not scheduler.unrunnable or self._is_ending or self.room(ws) <= 0:
             return []
+        named = self.unrunnable.naming((ws.address, ws.host, *(ws.resources if resources else ())))
         with self._in_running():
-            return [
-                ts
-                for ts in scheduler.unrunnable
-                if (
-                    ts.worker_restrictions
-                    or ts.host_restrictions
-                    or (resources and ts.resource_restrictions)
-                )
-                and self.ws in (scheduler.valid_workers(ts) or ())
-            ]
+            return [ts for ts in named if ws in (scheduler.valid_workers(ts) or ())]
 
     def admit(self, *, resources: bool = False) -> int:
         """Give the worker, who must not be frozen, the tasks that are bound to it; how many."""
@@ -210,12 +240,13 @@ class Gates:
 
     def __post_init__(self) -> None:
         self._by_address: dict[str, Gate] = {}
+        self._unrunnable = Unrunnable(self.scheduler)
 
     def hold(self, ws: WorkerState) -> Gate:
         """The worker's gate, or a new one that is open."""
         gate = self.get(ws.address)
         if gate is None or gate.ws is not ws:
-            gate = Gate(self.scheduler, ws, self.clock, self.room)
+            gate = Gate(self.scheduler, ws, self.clock, self.room, self._unrunnable)
             self._by_address[ws.address] = gate
         gate.is_held = True
         return gate
