@@ -298,13 +298,12 @@ def patches_page() -> str:
         "| place | why | in force | releases | guard | way out |",
         "|---|---|---|---|---|---|",
     ]
+    places: dict[str, list[str]] = {}  # those of which the same is said are one row
     for target in patching.TARGETS:
-        stance = target.guard.__doc__ if target.guard else "It is there, and can be called."
-        guard = " ".join(f"{stance} {target.proof}".split())
-        lines.append(
-            f"| `{target}` | {target.why} | {target.when} | {target.releases} | {guard} "
-            f"| {target.way_out} |"
-        )
+        guard = " ".join(f"{target.guard.__doc__ if target.guard else ''} {target.proof}".split())
+        said = (target.why, target.when, target.releases, guard, target.way_out)
+        places.setdefault(" | ".join(map(str, said)), []).append(f"`{target}`")
+    lines += [f"| {', '.join(named)} | {said} |" for said, named in places.items()]
     return "\n".join(lines) + "\n"
 
 

@@ -14,6 +14,7 @@ from distributed.core import Status
 
 from dask_adaptive_agent import __version__, patching, wire
 from dask_adaptive_agent.answers import Answers
+from dask_adaptive_agent.demand.client_calls import ClientCalls
 from dask_adaptive_agent.demand.demand import DemandView
 from dask_adaptive_agent.drain.drain import Terms
 from dask_adaptive_agent.drain.drains import Drains, combined
@@ -22,7 +23,7 @@ from dask_adaptive_agent.page.page import DashboardPage, Looks
 from dask_adaptive_agent.patching import Mismatch, Patch, Patches
 from dask_adaptive_agent.pins.known_workers import KnownWorkers
 from dask_adaptive_agent.pins.pinned_workers import PinnedWorkers, WorkerFloors
-from dask_adaptive_agent.protocol.changes import Watch
+from dask_adaptive_agent.protocol.changes import Signs, Watch
 from dask_adaptive_agent.protocol.handlers import Parts, guarded
 from dask_adaptive_agent.protocol.operator_side import Notes, OperatorLease, OperatorPlans
 from dask_adaptive_agent.protocol.requests import (
@@ -44,6 +45,7 @@ from dask_adaptive_agent.quotas.roster import Entry, Roster, SoleBytes
 from dask_adaptive_agent.quotas.worker_limits import WorkerLimits
 from dask_adaptive_agent.relief.registry import Reliefs, at_start
 from dask_adaptive_agent.relief.workers_to_close import WorkersToClose
+from dask_adaptive_agent.service.stuck_threads import StuckThreads
 from dask_adaptive_agent.shuffle.delay import ShuffleDelay
 from dask_adaptive_agent.shuffle.runs import ShufflePlacement, Shuffles
 from dask_adaptive_agent.shuffle.upcoming import Barriers
@@ -87,8 +89,10 @@ class Agent:
         self.demand = DemandView(
             scheduler, clock, self.roster, self.cordons.durations, self.barriers, self.parts
         )
+        of_all = (scheduler, clock, self.roster.entries, self.lease)
+        self.stuck, self.clients = StuckThreads(*of_all), ClientCalls(*of_all)
         self.answers = Answers(self)
-        self.watch = Watch(lambda: self.parts.section("signs", self.answers.signs, None))
+        self.watch = Watch(self._signs)
         self.page = DashboardPage(scheduler, Looks(self))
 
     def _make_claims(self) -> None:
@@ -130,6 +134,7 @@ class Agent:
             cordons=self.cordons,
             pins_of=lambda ws, over: ", ".join(self.pins.holders(ws, over=over)),
             settings=self.settings,
+            is_sending=lambda: self.clients.is_sending,
         )
         self.upstream_calls = UpstreamCalls(
             *self._noting,
@@ -236,10 +241,12 @@ class Agent:
         renews = flag(request, "renew", False)
         if renews:
             self.lease.renew()
+            self._expect("clients", self.clients.install)
         self.parts.section("addresses", self.known.refresh, None)
         self.parts.section("cordons", self.cordons.review, None)
         if renews:
             self.parts.section("drains", self.drains.review, None)
+        self._look()
         if session != self.session:
             known = heard = 0
             version = None if version is None else 0
@@ -262,6 +269,15 @@ class Agent:
         wait_s = min(wait_ms, wire.MOST_WAIT_MS) / 1000
         return self.watch.wait(caller, version, wait_s, take_later)
 
+    def _look(self) -> None:
+        """At what nobody tells us of."""
+        self.parts.section("stuck threads", self.stuck.look, None)
+        self.parts.section("data that clients send", self.clients.look, None)
+
+    def _signs(self) -> Signs | None:
+        self._look()
+        return self.parts.section("signs", self.answers.signs, None)
+
     def pin(self, request: Request) -> wire.PinAnswer:
         self.expect_holds()
         return self.pins.pin(request)
@@ -269,6 +285,7 @@ class Agent:
     def retire(self, request: Request) -> wire.RetireAnswer:
         asked = names(request)
         busy_ok = flag(request, "busy_ok", False)
+        self._look()
         terms = Terms(
             reason=text(request, "reason", ""),
             left_s=millis(request, "deadline_ms", 15 * 60_000) / 1000,
@@ -340,13 +357,16 @@ class Agent:
         return self.parts.section("who may go", lambda: self.closing.offered(staying), [])
 
     def free(self, workers: list[WorkerState]) -> list[WorkerState]:
-        """Those of `workers` that nothing holds; none when that can't be known (fail closed)."""
+        """Those of `workers` that nothing holds; none while data come, or if that is not known."""
         try:
+            if self.clients.is_sending:
+                return []
             named = self.pins.leases.names()
             for held in (self.out_of_service(), self.pins.in_shuffles()):
                 if held:
                     workers = [ws for ws in workers if ws.address not in held]
         except Exception:
+            # Fail closed.
             logger.exception("Failed to read pins; holding all workers")
             return []
         if named:

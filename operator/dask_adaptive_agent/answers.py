@@ -61,7 +61,7 @@ class Answers:
         processing = sum(columns["processing"])
         actors = section("actors", lambda: [e.slot for e in entries.values() if e.ws.actors], None)
         pins = section("pins", lambda: agent.pins.rows(entries), None)
-        wants = section("wants", agent.floors.rows, None)
+        wants = section("wants", lambda: agent.floors.rows() + agent.clients.rows(), None)
         of = agent.drains
         retirements = section("retirements", lambda: self._drains(of.retirements()), None)
         departures = section("departures", lambda: self._drains(of.terminations()), None)
@@ -86,6 +86,7 @@ class Answers:
             "notes": agent.notes.since(heard),
             "shuffles": section("shuffles", lambda: _shuffles(agent.shuffles), []),
             "stops": section("stops", lambda: _stops(agent.cordons, entries), []),
+            "stuck": section("stuck threads", agent.stuck.rows, []),
             "meters": section("meters", self._meters, None) if meters else None,
             "has_lifetimes": section(
                 "lifetimes",
@@ -117,6 +118,7 @@ class Answers:
                 [(run.run_id, len(run.participants)) for run in agent.pins.shuffles()],
                 [(address, its.phase, its.is_forced, its.terms) for address, its in drains.items()],
                 frozenset(agent.cordons.ongoing),
+                (agent.stuck.threads, agent.clients.is_sending, len(agent.clients.rows())),
             ),
             load=(len(scheduler.tasks), len(scheduler.queued), len(scheduler.unrunnable)),
             activity=(scheduler.transition_counter, pins[1], wants[1]),

@@ -206,7 +206,7 @@ class Patches:
             owner = _owner(target, self._scheduler)
         is_shared = isinstance(owner, (type, ModuleType))
         layer = _Shared.at(owner, target.name) if is_shared else _Layer.at(owner, target.name)
-        if target.guard is not None and not layer.patches:
+        if target.guard is not None and all(patch.target is not target for patch in layer.patches):
             target.guard(self._scheduler, layer.stock)
         self._patches = [patch for patch in self._patches if patch.is_on]
         return layer
@@ -558,6 +558,14 @@ MOVE_TASK_REQUEST = Target(
     when="while a quota of tasks is exact",
     way_out="`spec.recycle.tasks.exact: false`",
 )
+_CLIENTS = (
+    "Notes that a client sends data, or waits for workers.",
+    "from the first pass of an operator on",
+)
+SCATTER_RPC = Target(_RPC, "scatter", *_CLIENTS)
+NCORES_RUNNING_RPC = Target(_RPC, "ncores_running", *_CLIENTS)
+UPDATE_DATA_RPC = Target(_RPC, "update_data", *_CLIENTS)
+IDENTITY_POLLS = Target(_RPC, "identity", *_CLIENTS)
 IDENTITY_RPC = Target(
     _RPC,
     "identity",

@@ -82,7 +82,7 @@ N_SERIALIZATION_HEAVY = "SerializationHeavy"
 #: A relief could not be applied, or found at work that it can't go on: stock code serves.
 N_RELIEF_FAILED = "ReliefFailed"
 #: A shuffle that was about to begin has waited for workers, and why it waits no more.
-N_SHUFFLE_WAITED = "ShuffleWaited"
+N_SHUFFLE_WAITED = "ShuffleAhead"
 
 NOTES = (
     N_SHUFFLE_WAITED, N_PIN_EXPIRED, N_PINS_OVERRIDDEN,
@@ -217,6 +217,13 @@ class StopRow(TypedDict):
     message: str
 
 
+class StuckRow(TypedDict):
+    """Threads that have taken no task for seconds: paused, or held by runs that were cancelled."""
+
+    slot: int
+    threads: int
+
+
 class Introduced(TypedDict):
     """An `Introduction` as every agent sends it."""
 
@@ -344,6 +351,7 @@ class Snapshot(Message):
     notes: list[NoteRow]  # with a number above the request's `heard`
     shuffles: list[ShuffleRow]
     stops: list[StopRow]  # not those that are retired or depart by now
+    stuck: list[StuckRow]
     meters: Meters | None  # None: not asked for
     has_lifetimes: bool  # some worker ends by Dask's own --lifetime: `Meters` says when
     redone: dict[str, int]  # by LOST | FORCED | ENDED: tasks and results lost with workers
@@ -364,7 +372,7 @@ class Update(Snapshot):
 
     Otherwise `workers` and `meters` have only the rows that have changed, and `closable`, `actors`
     and the lists of slots in `meters` only slots of those. Absent is what has not changed of pins
-    (`pins_expired`, too), retirements, departures, shuffles, stops, redone, totals, relief,
+    (`pins_expired`, too), retirements, departures, shuffles, stops, stuck, redone, totals, relief,
     config_in_force, demand, wants and serialized. That time passes is no change, and neither is a
     row whose counts and bytes have moved by less than 3 %: ask for all of it from time to time.
     """
@@ -439,7 +447,7 @@ class DemandPart(Work, total=False):
 
 
 class WantRow(TypedDict):
-    """A floor that a client has asked for."""
+    """A floor that a client has asked for, or what it waits for in `scatter` and the like."""
 
     workers: int
     left_ms: int

@@ -83,7 +83,7 @@ async def test_outputs_of_a_shuffle_go_to_workers_that_were_still_on_their_way(
     assert 3 == len(holders), f"outputs are on {len(holders)} of 3 workers"
     tally = await c.tally()
     assert (1, 1, 0) == (tally.shuffles, tally.max_shuffle_run, tally.redone)
-    await c.until(lambda: c.events("ShuffleWaited"), "an event tells of it, with others")
+    await c.until(lambda: c.events("ShuffleAhead"), "an event tells of it, with others")
 
 
 def _to_shuffle() -> Any:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from dask_adaptive.loop import status as st
 from dask_adaptive.loop.status import Condition
+from dask_adaptive.model.amounts import counted
 from dask_adaptive.model.observed import ObservedCluster, ObservedScheduler
 from dask_adaptive.model.plan import Outcome, Plan
 from dask_adaptive.model.policy import Mode, Policy
@@ -126,6 +127,10 @@ def _ready(observed: ObservedCluster, decided: Plan) -> Condition:
     )
     if is_stopped or not observed.scheduler.is_connected:
         return Condition(st.READY, False, decided.reason, decided.message)
+    workers = [w for g in observed.groups for w in g.workers if w.is_connected]
+    if workers and all(w.paused and w.stuck for w in workers):
+        full = f"{counted(len(workers), 'worker')}, all paused: memory is full, no task begins"
+        return Condition(st.READY, False, Reason.WORKERS_PAUSED, full)
     return Condition(st.READY, True, Reason.RECONCILED, "the cluster is served")
 
 

@@ -304,6 +304,7 @@ def _joined(
         too_short=one.too_short,
         nthreads=one.nthreads,
         joined_at=one.joined_at,
+        stuck=one.stuck,
     )
 
 
@@ -327,6 +328,7 @@ def _as_one(processes: Sequence[SchedulerWorker]) -> SchedulerWorker:
         lifetime_ends_at=min(p.lifetime_ends_at for p in processes),
         cordon=_cordon(processes),
         too_short=any(p.too_short for p in processes),
+        stuck=sum(p.stuck for p in processes),
     )
 
 

@@ -187,6 +187,7 @@ class SchedulerWorker:
     lifetime_ends_at: float = math.inf  # by Dask's own --lifetime
     cordon: Cordon | None = None  # the agent keeps new tasks from it
     too_short: bool = False  # gets no more tasks: it ends too soon for some of those that wait
+    stuck: int = 0  # threads that have taken no task for seconds: paused, or held by cancelled runs
 
     @property
     def is_cordoned(self) -> bool:
@@ -421,6 +422,7 @@ class ObservedWorker(PlacedWorker):
     too_short: bool = False
     nthreads: int = 0  # of its Dask workers together; 0 while it is not connected
     joined_at: float | None = None  # the scheduler's clock; None: not known
+    stuck: int = 0  # of them: those that take no task, see `SchedulerWorker.stuck`
 
     @property
     def is_connected(self) -> bool:

@@ -99,11 +99,11 @@ class Reason(str, enum.Enum):
     SCALING_PAUSED = "ScalingPaused"
     FALLBACK = "Fallback"
     TOO_MANY_UNREADY = "TooManyUnready"
+    WORKERS_PAUSED = "WorkersPaused"
 
-    # adoption of a DaskAutoscaler, and shuffles that waited
+    # adoption of a DaskAutoscaler
     ADOPTED = "Adopted"
     RELEASED = "Released"
-    SHUFFLE_WAITED = "ShuffleWaited"
 
     # outcomes
     RETIREMENT_REFUSED = "RetirementRefused"

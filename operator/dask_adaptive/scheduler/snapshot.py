@@ -58,7 +58,7 @@ COLUMNS = ("slot", "status", "processing", "idle_ms", "sole_bytes", "memory")
 AS_SENT = {"target", "totals", "shuffles", "relief", "pins_expired", "redone"}
 
 #: What says something of single workers, besides their rows.
-MARKS = ("pins", "retirements", "departures", "stops")
+MARKS = ("pins", "retirements", "departures", "stops", "stuck")
 
 #: Why the agent stops a worker; a kind that is not listed is about its end.
 _STOPS = {
@@ -274,7 +274,7 @@ class SnapshotReader:
         if answer.keys().isdisjoint(MARKS):
             return set()
         before, self._marks = self._marks, {}
-        readers = (self._pinned, _leaving, self._departing, _cordon)
+        readers = (self._pinned, _leaving, self._departing, _cordon, _stuck)
         for part, read in zip(MARKS, readers, strict=True):
             if part in answer:
                 self._parts[part] = read(answer[part])
@@ -323,6 +323,10 @@ def _cordon(rows: _Rows) -> _Fields:
         }
         for row in rows
     }
+
+
+def _stuck(rows: _Rows) -> _Fields:
+    return {row["slot"]: {"stuck": row["threads"]} for row in rows}
 
 
 class NoteReader:

@@ -43,6 +43,7 @@ class Drains(Noting):
     #: Says who pins a worker, but for pins of these sources. Raises when it can't be known.
     pins_of: Callable[[WorkerState, Collection[str]], str]
     settings: AgentSettings  # how long a request holds that nobody repeats, and a lifetime's end
+    is_sending: Callable[[], bool]  # a client sends data to workers
 
     def __post_init__(self) -> None:
         self.ongoing: dict[str, Drain] = {}
@@ -321,6 +322,8 @@ class Drains(Noting):
 
     def _busy(self, ws: WorkerState) -> Veto | None:
         tasks = len(ws.processing)
+        if not tasks and self.is_sending():
+            return Veto(wire.V_BUSY, "a client sends data")
         if not tasks and not arriving(self.scheduler, ws):
             return None
         return Veto(wire.V_BUSY, f"has {plural(max(1, tasks), 'task')}")

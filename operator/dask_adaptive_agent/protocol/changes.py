@@ -34,8 +34,8 @@ MOST_GONE, MOST_VERSIONS, MOST_CALLERS = 10_000, 1_000, 100
 
 #: Parts of a snapshot that are sent again only when they have changed.
 SECTIONS = (
-    "pins", "pins_expired", "retirements", "departures", "shuffles", "stops", "redone", "totals",
-    "relief", "config_in_force", "demand", "wants", "serialized",
+    "pins", "pins_expired", "retirements", "departures", "shuffles", "stops", "stuck", "redone",
+    "totals", "relief", "config_in_force", "demand", "wants", "serialized",
 )  # fmt: skip
 
 #: Durations that change with the clock alone: counted from an instant, and until one.

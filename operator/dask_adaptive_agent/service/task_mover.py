@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -80,18 +80,19 @@ class Mover:
     clock: Callable[[], float]
     asked: dict[Any, float] = field(default_factory=dict)  # when, by key
 
-    def ask(self, *, back: bool = False) -> None:
+    def ask(self, *, back: bool = False, but: Collection[WorkerState] = ()) -> None:
         """
         Ask for each task that has a taker and was not asked for lately.
 
-        With `back`, a task without a taker that anybody might take waits at the scheduler.
+        With `back`, a task without a taker that anybody might take waits at the scheduler. Workers
+        in `but` take none.
         """
         extension = stealing(self.scheduler)
         if extension is None or not self.ws.processing:
             return
         now = self.clock()
         self.asked = {key: at for key, at in self.asked.items() if now - at < ASK_AGAIN_S}
-        takers = _Takers(self.scheduler, self.ws)
+        takers = _Takers(self.scheduler, self.ws, but)
         for ts in list(self.ws.processing):
             if ts.key in self.asked or ts in self.ws.long_running or ts in extension.in_flight:
                 continue
@@ -110,6 +111,7 @@ class _Takers:
 
     scheduler: Scheduler
     victim: WorkerState
+    but: Collection[WorkerState]
 
     def __post_init__(self) -> None:
         self._extra: dict[str, int] = {}  # requests of this round, by address
@@ -130,9 +132,14 @@ class _Takers:
     def _anybody(self) -> list[WorkerState]:
         # Looks at every worker: not before a task is there that anybody may take.
         if self._least_loaded is None:
-            others = considered(self.scheduler.running, self.victim)
+            others = self._able(considered(self.scheduler.running, self.victim))
             self._least_loaded = heapq.nsmallest(THIEVES, others, key=self._load)
         return self._least_loaded
+
+    def _able(self, workers: Iterable[WorkerState]) -> list[WorkerState]:
+        running = self.scheduler.running
+        out = (self.victim, *self.but)
+        return [ws for ws in workers if ws in running and ws not in out]
 
     def _allowed_for(self, ts: TaskState) -> list[WorkerState]:
         restrictions = (
@@ -144,8 +151,7 @@ class _Takers:
         if allowed is None:
             valid = self.scheduler.valid_workers(ts) or ()
             # valid_workers leaves out workers that are not running only if there are any.
-            allowed = [ws for ws in valid if ws in self.scheduler.running and ws is not self.victim]
-            self._allowed[restrictions] = allowed
+            allowed = self._allowed[restrictions] = self._able(valid)
         return allowed
 
     def _load(self, ws: WorkerState) -> tuple[float, str]:

@@ -208,6 +208,13 @@ def test_time_alone_changes_nothing_in_a_status() -> None:
     [
         pytest.param(cluster([busy("a")], target=1), POLICY, {"Ready": True}, id="well"),
         pytest.param(
+            cluster([busy("a", paused=True, stuck=1)]), POLICY, {"Ready": False}, id="all-paused"
+        ),
+        pytest.param(
+            cluster([busy("a", paused=True, stuck=1), busy("b", paused=True)]), POLICY,
+            {"Ready": True}, id="one-for-a-moment",
+        ),
+        pytest.param(
             cluster([busy("a")], problem=Reason.SCHEDULER_UNREACHABLE), POLICY,
             {"Ready": False, "SchedulerConnected": False, "Injected": None, "AbleToScale": False},
             id="scheduler-down",

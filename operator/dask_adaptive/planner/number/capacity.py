@@ -233,6 +233,12 @@ class Supply:
     arrival_s: float  # that one takes which is asked for now
     is_assumed: bool = False  # because none has come yet
     grows: bool = True  # whether workers are added, or only kept
+    stuck: float = 0.0  # threads of connected workers that can take no task now
+
+    @property
+    def free(self) -> float:
+        """Threads that can take a task now, or as soon as those that they run end."""
+        return max(0.0, self.connected * self.threads - self.stuck)
 
     @property
     def serving(self) -> int:
@@ -264,6 +270,7 @@ def _supply(bounds: GroupBounds, group: ObservedGroup, past: Past, horizon: Hori
         pending=tuple(sorted(pending)),
         arrival_s=arrival_s,
         is_assumed=is_assumed,
+        stuck=float(sum(w.stuck for w in connected)),
     )
 
 
@@ -286,7 +293,7 @@ def threads_of(group: ObservedGroup) -> float:
 
 def other_threads(observed: ObservedCluster, every: Sequence[Supply]) -> int:
     """Threads of connected workers that belong to no group that is scaled."""
-    return sum(w.nthreads for w in serving_elsewhere(observed, [s.name for s in every]))
+    return sum(w.nthreads - w.stuck for w in serving_elsewhere(observed, [s.name for s in every]))
 
 
 def serving_elsewhere(
@@ -312,15 +319,17 @@ def fill(every: Sequence[Supply], need: ThreadsNeeded, *, other: float) -> dict[
     A worker counts from the instant on at which it is expected: what those before it have done by
     then is done, and if nothing is left for it, it is not needed.
     """
-    connected = other + sum(s.connected * s.threads for s in every)
+    connected = other + sum(s.free for s in every)
     coming = sorted((at, s.threads, s.name) for s in every for at in s.pending)
     needs = _needs(every, need, connected, coming)
 
     wanted: dict[str, int] = {}
     left = max(needs.values()) - other
     for one in every:
-        wanted[one.name] = min(one.connected, _workers(left, one.threads))
-        left -= wanted[one.name] * one.threads
+        # Who is stuck is not known here: all are kept for as long as any is needed.
+        stuck = one.stuck if left > 0 else 0.0
+        wanted[one.name] = min(one.connected, _workers(left + stuck, one.threads))
+        left -= max(0.0, wanted[one.name] * one.threads - stuck)
     there = connected
     for at, threads, name in coming:
         needed = max(n for t, n in needs.items() if t >= at)
@@ -426,14 +435,16 @@ def _able(observed: ObservedCluster, supply: Supply, need: Need) -> Supply | Non
         return None
     named = [*need.workers, *need.hosts]
     if not named or need.loose or group.name in named:
-        return replace(supply, threads=at_once)
+        stuck = supply.stuck * at_once / supply.threads
+        return replace(supply, threads=at_once, stuck=stuck)
     # A worker that is named is one of a kind: another one of its group is no help.
     here = _named(group, named)
     if not here:
         return None
     return replace(
-        supply, threads=at_once, connected=min(supply.connected, here), pending=(), grows=False
-    )
+        supply, threads=at_once, connected=min(supply.connected, here), pending=(), grows=False,
+        stuck=0.0,
+    )  # fmt: skip
 
 
 def _at_once(group: ObservedGroup, supply: Supply, need: Need) -> float | None:

@@ -29,8 +29,8 @@ from dask_adaptive.planner.number.capacity import (
 #: Nothing is done faster than this, whatever `target.duration` says.
 SHORTEST_S = 0.1
 
-#: From so much of the workers' memory full of results on, twice the workers are asked for while
-#: there is work (as `Scheduler.adaptive_target` does).
+#: From so much of the workers' memory full of results on, twice the workers are asked for, whether
+#: a task is there just now or not (as `Scheduler.adaptive_target` does).
 FULL = 0.6
 
 #: Where work that keeps coming would keep at least this part of the threads busy all the time, what
@@ -74,7 +74,10 @@ def loads(context: PassContext) -> Mapping[str, Load]:
         found = _scheduler_target(context, every)
     else:
         found = startup_aware(context, every, demand)
-    return {name: _with_wants(load, context, name) for name, load in found.items()}
+    default = context.default_group
+    able = [s.name for s in every if s.maximum]
+    home = default if default in able else next(iter(able), default)
+    return {name: _with_wants(load, context, name, home) for name, load in found.items()}
 
 
 def _asks(demand: Demand) -> bool:
@@ -83,11 +86,10 @@ def _asks(demand: Demand) -> bool:
     return bool(is_asked) or any(r.unfinished for r in demand.prefixes)
 
 
-def _with_wants(load: Load, context: PassContext, group: str) -> Load:
-    """At least what clients have asked for."""
-    observed = context.observed
-    default = observed.key.default_group
-    mine = [w for w in observed.scheduler.wants if (w.group or default) == group]
+def _with_wants(load: Load, context: PassContext, group: str, home: str) -> Load:
+    """At least what clients have asked for; those that name no group in `home`."""
+    wants = context.observed.scheduler.wants
+    mine = [w for w in wants if (w.group or home) == group]
     mine = [w for w in mine if not context.horizon.is_over(w.left_s)]
     most = max(mine, key=lambda w: (w.workers, w.owner), default=None)
     if most is None or most.workers <= load.wanted:
@@ -156,7 +158,7 @@ def startup_aware(context: PassContext, every: Sequence[Supply], demand: Demand)
     duration_s = max(context.policy.target.duration_s, SHORTEST_S)
     bound = bound_workers(observed, every, demand, duration_s)
     other = other_threads(observed, every)
-    threads = other + sum(s.connected * s.threads for s in every)
+    threads = other + sum(s.free for s in every)
     horizon, lasting = context.horizon, Horizon()
     parts = parts_of(demand, lasting, threads=int(threads), duration_s=duration_s)
     growing = _growing(observed, [_without(s, bound.workers[s.name]) for s in every])
@@ -166,7 +168,7 @@ def startup_aware(context: PassContext, every: Sequence[Supply], demand: Demand)
         horizon.within(lasting.in_s)
     ahead_of = _shuffled_threads(demand, parts, duration_s)
     ahead = fill(growing, lambda *_: ahead_of, other=other)
-    crowded = _crowded(observed, growing) if parts else {}
+    crowded = _crowded(observed, growing)
 
     inputs = _inputs(demand, parts, threads)
     full = "results fill over 60% of the memory of workers: twice as many are wanted"
@@ -216,7 +218,7 @@ def _free_need(
 
 def _goes_on(demand: Demand, every: Sequence[Supply], other: float, horizon: Horizon) -> bool:
     """Tells whether work keeps coming faster than new workers do, to too few workers."""
-    threads = other + sum(s.connected * s.threads for s in every)
+    threads = other + sum(s.free for s in every)
     is_frequent = all(demand.every_s < s.arrival_s for s in every)
     if not is_frequent or demand.incoming <= RECURRING * max(threads, 1):
         return False
@@ -275,11 +277,12 @@ def _assumption(one: Supply, inputs: Mapping[str, float]) -> str:
 
 def _message(one: Supply, wanted: int, bound: Bound, inputs: Mapping[str, float]) -> str:
     coming = f", {len(one.pending)} pending" if one.pending else ""
+    stuck = f", {one.stuck:g} threads stuck" if one.stuck else ""
     said = [
         f"{inputs['running']:.0f} tasks run, {inputs['queued']:.0f} are queued,"
         f" {inputs['waiting']:.0f} wait for others",
         f"{inputs['work_s']:.0f} s of work, at most {inputs['width']:.0f} tasks at once",
-        f"{counted(one.connected, 'worker')} of {one.threads:g} threads there{coming},"
+        f"{counted(one.connected, 'worker')} of {one.threads:g} threads there{stuck}{coming},"
         f" a new one takes {one.arrival_s:.0f} s{' (assumed)' * one.is_assumed}: {wanted} wanted",
         bound.messages.get(one.name, ""),
         bound.nobody,

@@ -19,6 +19,7 @@ from dask_adaptive.model.observed import (
     ObservedWorker,
     PrefixWork,
     UpcomingShuffle,
+    Want,
 )
 from dask_adaptive.model.past import GroupPast
 from dask_adaptive.model.plan import GroupPlan, Step
@@ -94,6 +95,7 @@ def told(found: GroupPlan) -> Step:
 
 
 ONE, IDLE = [busy("a")], [worker("a")]
+STUCK = [worker(n, stuck=1) for n in "ab"]
 WIDE = Row("wide", 1.0, running=1, ready=99, waiting=0, width=100)
 SOURCE = Row("source", 0.01, running=1, ready=99, waiting=0, width=100)
 LOADING = Row("load", 100.0, running=1, ready=0, waiting=0, longest_s=10, width=1)
@@ -112,6 +114,9 @@ TEN = Row("t", 1.0, 1, 9, 0, width=10)
         pytest.param([SOON, PARTS], ONE, 6, 100, id="what-begins-when-they-come-is"),
         pytest.param([WIDE], [*ONE, *[pending(f"p{i}", age_s=2) for i in range(14)]], 6, 15,
                      id="those-on-their-way-count"),
+        pytest.param([TEN], STUCK, 6, 4, id="stuck-threads-are-made-up-for"),
+        pytest.param([TEN], [*STUCK, worker("c")], 6, 3, id="others-are-not"),
+        pytest.param([], STUCK, 6, 0, id="for-nothing-nobody-is-kept"),
     ],
 )  # fmt: skip
 def test_workers_of_one_thread(
@@ -266,7 +271,9 @@ def test_full_memory_doubles_the_workers(results: int, limit: int, expected: int
     if expected == 4:
         full = "results fill over 60% of the memory of workers: twice as many are wanted"
         assert Step("memory", 4, Reason.LOAD_INCREASED, full) == told(found)
-    assert 2 == wanted(replace(seen, scheduler=replace(seen.scheduler, demand=Demand())))
+    # Whether a task is there at this instant or not.
+    idle = replace(seen, scheduler=replace(seen.scheduler, demand=Demand()))
+    assert expected == wanted(idle)
 
 
 def test_outputs_of_shuffles_come_on_top_of_what_is_bound() -> None:
@@ -358,6 +365,12 @@ def test_which_group_grows(
     assert expected == numbers(seen, policy)
 
 
+def test_who_names_no_group_gets_workers_where_there_may_be_some() -> None:
+    seen = scene(others=[group_of(GPU)], known={"wants": (Want(2, 60.0, "c"),)})
+
+    assert [(2, 0), (0, 2)] == [numbers(seen, grouped(most)) for most in (10, 0)]
+
+
 @pytest.mark.parametrize(("there", "tasks", "expected"), [(3, 8, (3, 1)), (2, 16, (4, 4))])
 def test_of_workers_of_two_threads_one_group_grows_after_the_other(
     there: int, tasks: int, expected: tuple[int, int]
@@ -398,13 +411,13 @@ def need(tasks: int = 1, **changes: Any) -> Need:
     return replace(NEED, tasks=tasks, **{"seconds": 1000.0 * tasks, **changes})
 
 
-def bound(needs: Sequence[Need], *, threads: int = 4, most: int = 99) -> GroupPlan:
+def bound(needs: Sequence[Need], *, threads: int = 4, stuck: int = 0, most: int = 99) -> GroupPlan:
     """
     What is asked of a group beside one that is not scaled.
 
     It has two workers and one that starts; with a maximum, none yet.
     """
-    there = [replace(w, nthreads=threads) for w in (G, H)] if most == 99 else []
+    there = [replace(w, nthreads=threads, stuck=stuck) for w in (G, H)] if most == 99 else []
     rows = [*there, pending("p")] if there else []
     gpu = group_of(GPU, rows, threads=threads, resources=(("GPU", 1.0), ("FPGA", 4.0)))
     seen = scene(others=[gpu, group_of(WILD, [worker("x"), worker("y")])], needs=tuple(needs))
@@ -415,6 +428,7 @@ def bound(needs: Sequence[Need], *, threads: int = 4, most: int = 99) -> GroupPl
     ("needs", "changes", "expected"),
     [
         pytest.param([need(6, resources={"FPGA": 2.0})], {}, 3, id="two-at-once"),
+        pytest.param([need(6, resources={"FPGA": 2.0})], {"stuck": 4}, 5, id="none-while-stuck"),
         pytest.param([need(6, resources={"FPGA": 1.0, "X": 0.0})], {}, 2, id="a-claim-of-none"),
         pytest.param([need(4), need(3)], {"most": 4}, 4, id="the-first-takes-all"),
         pytest.param([need(6, **NAMED, loose=True)], {}, 0, id="a-wish"),
