@@ -45,6 +45,7 @@ from dask_adaptive_agent.quotas.roster import Entry, Roster, SoleBytes
 from dask_adaptive_agent.quotas.worker_limits import WorkerLimits
 from dask_adaptive_agent.relief.registry import Reliefs, at_start
 from dask_adaptive_agent.relief.workers_to_close import WorkersToClose
+from dask_adaptive_agent.service.groups import group_of
 from dask_adaptive_agent.service.stuck_threads import StuckThreads
 from dask_adaptive_agent.shuffle.delay import ShuffleDelay
 from dask_adaptive_agent.shuffle.runs import ShufflePlacement, Shuffles
@@ -125,7 +126,7 @@ class Agent:
             is_pinned=self.pins.is_pinned,
             is_leaving=self.is_draining,
             in_shuffle=lambda address: address in self.pins.in_shuffles(),
-            are_arriving=lambda: bool(self.plans.arriving),
+            are_arriving=self.plans.are_arriving,
             heeds_lifetimes=lambda: self.settings.lifetime_s > 0,
             expect_leaving=self.expect_leaving,
         )
@@ -328,8 +329,8 @@ class Agent:
         entry = self.roster.joined(address)
         if entry is not None:
             self.cordons.worker_joined(entry)
-        self.plans.worker_joined()
         ws = self.scheduler.workers[address]
+        self.plans.worker_joined(group_of(ws).stem)
         for drain in self.drains.terminations().values():
             if drain.ws is not ws and str(drain.name) == str(ws.name):
                 # One that departs gives its name to another one: its pins stay with it.
@@ -411,6 +412,7 @@ class Agent:
         if self.scheduler.status in ENDING:
             return cause == wire.ENDED
         only = [ts for ts in ws.has_what if len(ts.who_has or ()) == 1]
+        self.cordons.tasks_return([*ws.processing, *only])
         lost = len(ws.processing) + sum([bool(ts.who_wants or ts.waiters) for ts in only])
         self.redone[cause] += lost
         return cause == wire.ENDED

@@ -483,6 +483,7 @@ class AnnounceRequest(Message, total=False):
     """
 
     arriving: list[tuple[int, int]]  # (workers, ms until they are expected), soonest first
+    groups: list[str]  # parallel: their worker groups
     can_grow: int  # workers beyond those that may still be asked for, all groups together
     grow_ms: int  # how long one of them would take to come; absent: unknown
     policy: str
@@ -537,6 +538,7 @@ class LimitProfile(TypedDict, total=False):
     fresh_ms: int  # how long a new worker lives; -1: no end (default)
     floor_ms: int  # no task is expected to take less; default 0
     runs: int  # of a worker that is not named, as `others`; 0: never stopped for them (default)
+    group: str  # whose workers these are: they have the stops of that group
 
 
 class LimitRequest(Message, total=False):
@@ -544,20 +546,22 @@ class LimitRequest(Message, total=False):
     How long each worker may go on. Level-based: who is not named has no limit any more (but for
     `others`), and who was stopped and is not at a limit now is back in service.
 
-    A worker at a limit is stopped: it gets no new task (what is bound to it excepted), runs what it
-    has, and keeps its data; where nobody is in service, it takes that of others who leave. Never
-    more than `stops` at once (who was stopped, and is retired, departs or is lost, counts until
-    the next request), never a pinned one. Retiring a stopped worker goes on from there.
+    A worker at a limit is stopped: it gets no new task (excepted what is bound to it, or wants a
+    resource that nobody else in service has), runs what it has, and keeps its data; where nobody is
+    in service, it takes that of others who leave. Never more than `stops` at once (who was stopped,
+    and is retired, departs or is lost, counts until the next request), never a pinned one. Retiring
+    a stopped worker goes on from there.
 
     With `exact`, `runs` counts what is assigned too, and neither `stops` nor pins count: not one
     run more is made, what is bound to the worker included, though the cluster stands still until
     others come. Only what a running P2P shuffle has bound to a worker still runs there.
 
-    A worker that has less time left than the longest kind of unfinished tasks is expected to take
-    gets no new task either (`Meters.too_short`), unless it is pinned, and what it has not begun is
-    moved away. Kinds that nobody in service lives long enough for do not count, unless workers are
-    on their way (`AnnounceRequest.arriving`) that do: those run wherever the scheduler likes. An
-    end that has passed 10 s ago is none, and neither is one that is first told when it has passed.
+    A worker that has less time left than the longest kind of tasks is expected to take that it
+    might be given, as some are yet to begin and want no resource that it lacks, gets no new task
+    either (`Meters.too_short`), unless it is pinned, and what it has not begun is moved away. Kinds
+    that nobody in service lives long enough for do not count, unless workers are on their way
+    (`AnnounceRequest.arriving`) that do: those run wherever the scheduler likes. An end that has
+    passed 10 s ago is none, and neither is one that is first told when it has passed.
 
     Patterns match the whole of the first 2,000 characters; `*` is any text, `?` any one character,
     and case counts.
@@ -571,6 +575,7 @@ class LimitRequest(Message, total=False):
     profile: list[int]  # parallel: index into `profiles`
     profiles: list[LimitProfile]
     stops: int  # workers that may be stopped at once
+    group_stops: dict[str, int]  # the same, of each group; of one that is not named: `stops`
     others: int  # profile of workers that are not named; -1 (default): they have no limit
 
 

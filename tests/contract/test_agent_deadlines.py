@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 import pytest
-from distributed import Event, Worker, wait
+from distributed import Event, Worker, secede, wait
 from distributed.core import Status
 from distributed.utils_test import gen_cluster
 from distributed.worker import get_worker
@@ -19,7 +19,7 @@ from dask_adaptive_agent.loading.attach import install, uninstall
 from support.agent_cluster import with_agent
 from support.agent_fakes import fake_worker
 from support.agent_quota import limit_ends, meters, notes
-from support.agent_work import RUNS, ask, pin, slow, until
+from support.agent_work import RUNS, ask, pin, running, slow, until
 
 #: With and without a queue in the scheduler.
 SATURATIONS = (1.1, float("inf"))
@@ -47,8 +47,8 @@ def ran_on(s: Any, futures: list[Any]) -> set[str]:
     return {str(ws.name) for f in futures for ws in s.tasks[f.key].who_has}
 
 
-async def announce(s, workers: int, ms: int = 1_000) -> None:
-    answer = await ask(s, wire.ANNOUNCE, arriving=[(workers, ms)], can_grow=0, policy="p")
+async def announce(s, workers: int, ms: int = 1_000, **more: Any) -> None:
+    answer = await ask(s, wire.ANNOUNCE, arriving=[(workers, ms)], can_grow=0, policy="p", **more)
     assert "error" not in answer, answer
 
 
@@ -105,7 +105,7 @@ async def test_hundreds_that_come_short_of_time_at_once(c, s, a) -> None:
     await known(c, s, seconds=0.01)
     many = [fake_worker(s, i) for i in range(500)]
     await limit_ends(s, {ws.name: LEFT_S for ws in many})
-    future = c.submit(slow, 1, 2, key="slow-1", workers=[a.address])
+    futures = [c.submit(slow, i, 2, key=f"slow-{i}", workers=[a.address]) for i in (1, 2)]
     await asyncio.sleep(0.6)  # they have been looked at
     assert not any(ws.status == Status.closing_gracefully for ws in many)
 
@@ -117,7 +117,7 @@ async def test_hundreds_that_come_short_of_time_at_once(c, s, a) -> None:
 
     for ws in many:
         del s.workers[ws.address], s.aliases[ws.name]
-    await future
+    await wait(futures)
 
 
 @with_agent()
@@ -155,7 +155,7 @@ async def test_a_worker_whose_end_has_just_passed_may_be_gone_any_moment(c, s, a
     await known(c, s)
     await limit_ends(s, {a.name: LEFT_S})
     await c.gather(c.map(slow, range(12), delay_s=0))
-    waiting = c.submit(slow, "hold", 2, workers=[b.address])  # so that such tasks are there
+    waiting = c.map(slow, ["hold", "more"], delay_s=2, workers=[b.address])  # such tasks are there
     await until(lambda: s.workers[b.address].processing)
     clock.ahead_s = LEFT_S + 1
     await ask(s, wire.OBSERVE)
@@ -177,8 +177,8 @@ async def test_within_the_margin_a_worker_gets_no_task_however_long_that_is(
     """The operator then says, time and again, that next to nothing is left."""
     await known(c, s)
     await c.gather(c.map(slow, range(12), delay_s=0))
-    waiting = c.submit(slow, "hold", 2, workers=[b.address])
-    await until(lambda: waiting.key in s.tasks)
+    waiting = c.map(slow, ["hold", "more"], delay_s=2, workers=[b.address])
+    await until(lambda: waiting[1].key in s.tasks)
     for at_s in (0.0, 8.0, 16.0, 24.0):
         clock.ahead_s = at_s
         await limit_ends(s, {a.name: 0.001})
@@ -324,6 +324,51 @@ async def test_what_nobody_in_service_takes_waits_for_those_on_their_way(c, s, a
     assert mine == sorted(ran)
 
 
+def long(how: str) -> None:
+    if how == "seceded":
+        secede()
+    if how != "first":
+        Event("long enough").wait()
+
+
+@pytest.mark.parametrize("how", ["running", "seceded", "wants a resource"])
+@with_agent(nthreads=[("127.0.0.1", 1), ("127.0.0.1", 1, {"resources": {"GPU": 1}})])
+async def test_what_it_will_not_be_given_keeps_no_worker_from_short_tasks(c, s, a, b, how) -> None:
+    """200 of 0.2 s took 59 s beside a long task on a worker that lasts; stock Dask takes 15."""
+    await limit_ends(s, {a.name: LEFT_S})
+    resources = {"GPU": 1} if how.startswith("wants") else {}
+    await c.submit(long, "first", key="long-0", resources=resources)
+    s.task_prefixes["long"].duration_average = LONG_S
+    where = {"workers": [b.address], "resources": resources}
+    count = 1 + len(resources)  # the second one waits
+    longs = [c.submit(long, how, key=f"long-{i}", **where) for i in range(1, count + 1)]
+    await until(lambda: b.state.executing_count or b.state.long_running)
+    await until(lambda: s.workers[a.address] in s.running)
+
+    short = c.map(brief, range(20), key="brief")
+    await wait(short)
+
+    assert [] == (await meters(s))["too_short"]
+    assert str(a.name) in ran_on(s, short)
+    assert not any(future.done() for future in longs)
+    await Event("long enough").set()
+    await wait(longs)
+
+
+@with_agent()
+async def test_a_long_task_that_begins_again_goes_to_who_can_finish_it(c, s, a, b) -> None:
+    """It ran, so it kept nobody from anything, until its worker was lost."""
+    await known(c, s)
+    await limit_ends(s, {a.name: LEFT_S})
+    future = await running(c, b, 1, 0.5, allow_other_workers=True)
+    await until(lambda: s.workers[a.address] in s.running)
+    async with Worker(s.address, nthreads=1, name="new"):
+        await until(lambda: len(s.running) == 3)
+        await s.remove_worker(b.address, stimulus_id="test", close=False)
+        await future
+        assert {"new"} == ran_on(s, [future])
+
+
 @with_agent()
 async def test_a_pinned_worker_stays_in_service(c, s, a, b) -> None:
     await known(c, s)
@@ -349,27 +394,32 @@ async def test_what_is_bound_runs_where_it_must(c, s, a, b) -> None:
     assert {str(b.name)} == ran_on(s, [loose])
 
 
-@pytest.mark.parametrize("arriving", [0, 1])
-@with_agent(nthreads=[("127.0.0.1", 1, {"resources": {"GPU": 1}}), ("127.0.0.1", 1)])
+@pytest.mark.parametrize(("arriving", "group"), [(0, ""), (1, "x-gpu"), (1, "x-cpu")])
+@with_agent(0)
 async def test_a_task_that_wants_a_resource_runs_on_the_only_one_that_has_it(
-    c, s, a, b, arriving
+    c, s, arriving, group
 ) -> None:
-    """Or waits for one that is on its way."""
-    await known(c, s)
-    await announce(s, arriving)
-    await limit_ends(s, {a.name: LEFT_S})
+    """Or waits for one of its group that is on its way."""
+    gpu: dict[str, Any] = {"nthreads": 1, "resources": {"GPU": 1}}
+    async with (
+        Worker(s.address, name="x-gpu-worker-0", **gpu) as a,
+        Worker(s.address, name="x-cpu-worker-0", nthreads=1),
+    ):
+        await known(c, s)
+        await announce(s, arriving, groups=[group])
+        await limit_ends(s, {a.name: LEFT_S})
 
-    future = c.submit(slow, 1, 0, resources={"GPU": 1})
+        future = c.submit(slow, 1, 0, resources={"GPU": 1})
 
-    if not arriving:
-        await wait(future)
-        assert {str(a.name)} == ran_on(s, [future])
-        return
-    await until(lambda: s.unrunnable)
-    assert [str(a.name)] == (await meters(s))["too_short"]
-    async with Worker(s.address, nthreads=1, name="new", resources={"GPU": 1}):
-        await wait(future)
-        assert {"new"} == ran_on(s, [future])
+        if group != "x-gpu":
+            await wait(future)
+            assert {a.name} == ran_on(s, [future])
+            return
+        await until(lambda: s.unrunnable)
+        assert [a.name] == (await meters(s))["too_short"]
+        async with Worker(s.address, name="new", **gpu):
+            await wait(future)
+            assert {"new"} == ran_on(s, [future])
 
 
 @pytest.mark.long

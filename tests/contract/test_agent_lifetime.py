@@ -269,7 +269,7 @@ async def test_a_memory_monitor_brings_no_such_worker_back(c, s, a, agent) -> No
         ws = s.workers[w.address]
         await until(lambda: agent.cordons.deadlines.have_ends)
         s.task_prefixes["slow"].duration_average = 1e6
-        running = c.submit(slow, "hold", 3, workers=[a.address])
+        running = c.map(slow, ["hold", "more"], delay_s=2, workers=[a.address])  # one waits
         await until(lambda: ws.status == Status.closing_gracefully)
 
         for status in (Status.paused, Status.running):
@@ -277,7 +277,7 @@ async def test_a_memory_monitor_brings_no_such_worker_back(c, s, a, agent) -> No
             await asyncio.sleep(0.1)  # it says so at once
             assert Status.closing_gracefully == ws.status
         futures = c.map(slow, range(1, 5), delay_s=0)
-        await wait([*futures, running])
+        await wait([*futures, *running])
         assert {a.address} == {one.address for f in futures for one in s.tasks[f.key].who_has}
 
 

@@ -65,9 +65,13 @@ async def limit(
     stops: int = 99,
     left_ms: int | list[int] = -1,
     others: dict[str, Any] | None = None,
+    groups: dict[str, int] = {},  # noqa: B006  # read only
     **profile: Any,
 ) -> None:
-    """Say that these workers have such a limit, and no others (or `others`: this profile)."""
+    """
+    Say that these workers have such a limit, and no others (or `others`: this profile). With
+    `groups` (and their stops) the workers are of these, by turns.
+    """
     names = [str(getattr(w, "name", w)) for w in workers]
     session = (await ask(scheduler, wire.HELLO))["session"]
     answer = await ask(
@@ -77,8 +81,9 @@ async def limit(
         names=names,
         runs=[runs] * len(names),
         left_ms=[left_ms] * len(names) if isinstance(left_ms, int) else left_ms,
-        profile=[0] * len(names),
-        profiles=[profile] if others is None else [profile, others],
+        profile=[i % max(1, len(groups)) for i in range(len(names))],
+        profiles=[{**profile, "group": one} for one in groups or [""]] + [others] * bool(others),
+        group_stops=groups,
         others=-1 if others is None else 1,
         stops=stops,
     )

@@ -178,6 +178,7 @@ class Arriving:
 
     workers: int
     in_s: float
+    group: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -209,6 +209,7 @@ class Profile:
     fresh_s: float = math.inf
     floor_s: float = 0.0
     runs: int = 0
+    group: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +220,7 @@ class Limits:
     profiles: tuple[Profile, ...] = ()
     stops: int = 0
     others: int | None = None  # profile of workers that are not named; None: they have no limit
+    group_stops: Mapping[str, int] = field(default_factory=dict)  # where there are several groups
 
 
 @dataclass(frozen=True, slots=True)

@@ -404,13 +404,13 @@ def _arriving(
 ) -> tuple[Arriving, ...]:
     """Lists the workers that were asked for by when they are expected, the soonest first."""
     asked = {a.group: a.replicas for a in actions if isinstance(a, SetReplicas)}
-    found = Counter[int]()
+    found = Counter[tuple[int, str]]()
     for draft in drafts:
         for in_s, workers in _expected(draft, asked.get(draft.name, 0), context):
-            found[round(in_s)] += workers
+            found[round(in_s), draft.name] += workers
     if found:
         context.horizon.within(OVERDUE_S)
-    return tuple(Arriving(workers, float(in_s)) for in_s, workers in sorted(found.items()))
+    return tuple(Arriving(n, float(in_s), group) for (in_s, group), n in sorted(found.items()))
 
 
 def _expected(draft: Draft, asked: int, context: PassContext) -> Iterator[tuple[float, int]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dask_adaptive.loop.ports import Told
@@ -80,10 +80,12 @@ NOTHING = SentPlans((), Told())
 
 def announce_request(arriving: Iterable[Arriving], told: Told) -> dict[str, Any]:
     """`wire.AnnounceRequest`, within its bounds: the soonest and the last ones are kept."""
-    coming = sorted((row.in_s, row.workers) for row in arriving if row.workers > 0)
+    rows = [row for row in arriving if row.workers > 0]
+    coming = sorted((row.in_s, row.workers, row.group) for row in rows)[:MOST_ARRIVALS]
     decisions = told.decisions[-MOST_DECISIONS:]
     return {
-        "arriving": [(workers, milliseconds(in_s)) for in_s, workers in coming[:MOST_ARRIVALS]],
+        "arriving": [(workers, milliseconds(in_s)) for in_s, workers, _ in coming],
+        "groups": [group for *_, group in coming],
         "can_grow": max(0, told.can_grow),
         **({} if told.grow_s is None else {"grow_ms": milliseconds(told.grow_s)}),
         "policy": _short(told.policy),
@@ -111,7 +113,7 @@ class SentLimits:
     def holds(self, limits: Limits, now: float) -> bool:
         """Tells whether only time has passed, which the agent counts down by itself."""
         old = self.limits
-        if (old.profiles, old.stops, old.others) != (limits.profiles, limits.stops, limits.others):
+        if replace(old, workers={}) != replace(limits, workers={}):
             return False
         if old.workers.keys() != limits.workers.keys():
             return False
@@ -142,6 +144,7 @@ def limit_request(limits: Limits) -> dict[str, Any]:
         "profile": [limit.profile for limit in workers],
         "profiles": [_profile(profile) for profile in limits.profiles],
         "stops": limits.stops,
+        "group_stops": dict(limits.group_stops),
         "others": -1 if limits.others is None else limits.others,
     }
 
@@ -159,4 +162,5 @@ def _profile(profile: Profile) -> LimitProfile:
         "fresh_ms": _end_ms(profile.fresh_s),
         "floor_ms": round(profile.floor_s * 1000),
         "runs": profile.runs,
+        "group": profile.group,
     }

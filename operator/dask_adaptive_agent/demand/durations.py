@@ -7,9 +7,10 @@ most one run in `PAUSE_S`: beyond that, runs are too short and too many to need 
 
 from __future__ import annotations
 
+import enum
 import logging
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,7 +19,7 @@ from dask_adaptive_agent.protocol.operator_side import Component
 from dask_adaptive_agent.protocol.requests import LONGEST_MS
 
 if TYPE_CHECKING:
-    from distributed.scheduler import TaskPrefix
+    from distributed.scheduler import TaskPrefix, TaskState, WorkerState
 
 logger = logging.getLogger(__name__)
 
@@ -38,8 +39,9 @@ DEVIATIONS = 2.0
 #: Seconds between two runs that are measured: a thousand a second cost 0.2 % of the loop.
 PAUSE_S = 0.001
 
-#: States of tasks that run, or are to run.
-UNFINISHED = ("waiting", "queued", "no-worker", "processing")
+#: States of tasks that are yet to be given to a worker.
+TO_COME = ("waiting", "queued", "no-worker")
+UNFINISHED = (*TO_COME, "processing")
 
 #: Looking at all prefixes takes at most this part of the time: `TaskPrefix.states` walks all groups
 #: before 2024.6.
@@ -52,6 +54,7 @@ class Spread:
 
     mean: float
     deviation: float = 0.0
+    resources: frozenset[str] = frozenset()  # that the latest run wanted
 
     def add(self, took: float) -> None:
         self.deviation += NEWEST * (abs(took - self.mean) - self.deviation)
@@ -59,11 +62,21 @@ class Spread:
         self.mean = 0.5 * took + 0.5 * self.mean
 
 
+class Stage(enum.Enum):
+    """What the tasks of one prefix are at."""
+
+    TO_BEGIN = "some of them are yet to begin, so a worker may be given them"
+    BEGUN = "all that are there run"
+    ABSENT = "none is there"
+
+
 class TaskKind(NamedTuple):
     """Tasks of one prefix."""
 
     expected_s: float
     prefix: TaskPrefix
+    stage: Stage
+    resources: frozenset[str]  # names of what the latest of them wanted
 
 
 @dataclass(eq=False)
@@ -81,9 +94,7 @@ class Durations(Component):
         self._spreads: dict[str, Spread] = {}
         #: From then on the next report is measured; infinite: none is.
         self.next_at = math.inf
-        #: Prefixes with unfinished tasks, and other known ones, as of the last look.
-        self._there: set[TaskPrefix] = set()
-        self._others: set[TaskPrefix] = set()
+        self._stages: dict[TaskPrefix, Stage] = {}  # of known ones, as of the last look
         self._look_at = 0.0
 
     def switch(self, on: bool) -> None:
@@ -135,26 +146,33 @@ class Durations(Component):
             mean = max(prefix.max_exec_time, unknown_s) if spread is None else spread.mean
         return max(floor_s, mean + (0.0 if spread is None else DEVIATIONS * spread.deviation))
 
-    def kinds(self, floor_s: float) -> tuple[list[TaskKind], list[TaskKind]]:
-        """Kinds of tasks that run or are to run; and those known that are not there now."""
+    def kinds(self, floor_s: float) -> list[TaskKind]:
         now = self.clock()
         if now >= self._look_at:
-            self._there, self._others = set(), set()
-            for prefix in self.scheduler.task_prefixes.values():
-                if is_among(prefix, UNFINISHED):
-                    self._there.add(prefix)
-                elif prefix.duration_average >= 0 or prefix.name in self._spreads:
-                    self._others.add(prefix)
+            self._look()
             self._look_at = now + (self.clock() - now) / LOOK_PART
-        return (
-            [TaskKind(self.expected_s(p, floor_s), p) for p in self._there],
-            [TaskKind(self.expected_s(p, floor_s), p) for p in self._others],
-        )
+        spreads, none = self._spreads, Spread(0.0)
+        return [
+            TaskKind(self.expected_s(p, floor_s), p, at, spreads.get(p.name, none).resources)
+            for p, at in self._stages.items()
+        ]
 
-    def came(self, prefixes: Collection[TaskPrefix]) -> None:
+    def _look(self) -> None:
+        workers = self.scheduler.workers.values()
+        busy = [ws for ws in workers if len(ws.processing) > ws.nthreads]  # others begin at once
+        to_begin = {ts.prefix for ws in busy for ts in ws.processing if not has_begun(ws, ts)}
+        self._stages = {}
+        for prefix in self.scheduler.task_prefixes.values():
+            if prefix in to_begin or is_among(prefix, TO_COME):
+                self._stages[prefix] = Stage.TO_BEGIN
+            elif is_among(prefix, ("processing",)):
+                self._stages[prefix] = Stage.BEGUN
+            elif prefix.duration_average >= 0 or prefix.name in self._spreads:
+                self._stages[prefix] = Stage.ABSENT
+
+    def came(self, prefixes: Iterable[TaskPrefix]) -> None:
         """Tasks of these kinds have come since the last look."""
-        self._there.update(prefixes)
-        self._others.difference_update(prefixes)
+        self._stages.update(dict.fromkeys(prefixes, Stage.TO_BEGIN))
 
     def report(self, msg: dict[str, Any], now: float) -> None:
         """A worker reports a run; the scheduler has not heard of it yet. Never raises."""
@@ -172,9 +190,15 @@ class Durations(Component):
                 took = max(0.0, one["stop"] - one["start"])
                 spread = self._spreads.get(ts.prefix.name)
                 if spread is None:
-                    self._spreads[ts.prefix.name] = Spread(took)
+                    spread = self._spreads[ts.prefix.name] = Spread(took)
                 else:
                     spread.add(took)
+                spread.resources = frozenset(ts.resource_restrictions or ())
+
+
+def has_begun(ws: WorkerState, ts: TaskState) -> bool:
+    """Tells whether a worker runs one of its tasks, as far as it has reported."""
+    return ts in ws.executing or ts in ws.long_running
 
 
 def is_among(prefix: TaskPrefix, states: Collection[str]) -> bool:

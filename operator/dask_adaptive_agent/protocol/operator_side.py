@@ -17,6 +17,7 @@ from dask_adaptive_agent.protocol.requests import (
     Malformed,
     Request,
     number,
+    optional_names,
     shown,
     text,
 )
@@ -98,9 +99,11 @@ class OperatorPlans:
 
     def update(self, request: Request) -> None:
         """Take a message over, as the whole of what is known; `Malformed`: nothing has changed."""
+        rows = _rows(request, "arriving", wire.MOST_ARRIVALS, (int, int))
+        groups = optional_names(request, "groups") or [""] * len(rows)  # "": any
         arriving = [
-            (_count(workers), _count(ms) / 1000)
-            for workers, ms in _rows(request, "arriving", wire.MOST_ARRIVALS, (int, int))
+            (_count(workers), _count(ms) / 1000, group)
+            for (workers, ms), group in zip(rows, groups)
         ]
         can_grow = number(request, "can_grow", 0)
         grow_ms = request.get("grow_ms")
@@ -117,20 +120,28 @@ class OperatorPlans:
         #: (seconds since 1970, group, reason, message), in the order in which they were sent.
         self.decisions = [(at / 1000, group, why, said) for at, group, why, said in decisions]
 
-    def worker_joined(self) -> None:
+    def worker_joined(self, group: str) -> None:
         """One of those on their way is there, before the operator has said so."""
-        for index, (workers, in_s) in enumerate(self._arriving):
-            if workers > 0:
-                self._arriving[index] = (workers - 1, in_s)
+        known = any(group == theirs for _, _, theirs in self._arriving)
+        for index, (workers, in_s, theirs) in enumerate(self._arriving):
+            if workers > 0 and (theirs == group or not known):
+                self._arriving[index] = (workers - 1, in_s, theirs)
                 return
 
     @property
     def arriving(self) -> list[tuple[int, float]]:
         """(workers, seconds until they are expected; 0: overdue), soonest first."""
+        return [(workers, in_s) for workers, in_s, _ in self._coming()]
+
+    def are_arriving(self, but: Collection[str]) -> bool:
+        """Tells whether workers of other groups than these are on their way."""
+        return any([group not in but or not group for *_, group in self._coming()])
+
+    def _coming(self) -> list[tuple[int, float, str]]:
         passed_s = self._clock() - self._at
         return [
-            (workers, max(0.0, in_s - passed_s))
-            for workers, in_s in self._arriving
+            (workers, max(0.0, in_s - passed_s), group)
+            for workers, in_s, group in self._arriving
             if workers and passed_s <= in_s + max(GRACE_S, GRACE_TIMES * in_s)
         ]
 

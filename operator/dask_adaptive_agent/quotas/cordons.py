@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from distributed.core import Status
 
 from dask_adaptive_agent import patching, wire
-from dask_adaptive_agent.demand.durations import Durations
+from dask_adaptive_agent.demand.durations import Durations, has_begun
 from dask_adaptive_agent.failing import logged
 from dask_adaptive_agent.protocol.operator_side import Noting, OperatorLease
 from dask_adaptive_agent.quotas.assigned_runs import AssignedRuns
@@ -32,7 +32,7 @@ from dask_adaptive_agent.text import duration, plural
 from dask_adaptive_agent.worker_side import lifetime
 
 if TYPE_CHECKING:
-    from distributed.scheduler import WorkerState
+    from distributed.scheduler import TaskState, WorkerState
 
     from dask_adaptive_agent.patching import Patches
     from dask_adaptive_agent.quotas.roster import Entry
@@ -78,6 +78,7 @@ class Cordon(NamedTuple):
     why: Why
     since: float
     mover: Mover
+    group: str  # of the operator's, whose stops count together
 
 
 @dataclass(eq=False)
@@ -90,7 +91,7 @@ class Cordons(Noting):
     is_pinned: Callable[[WorkerState], bool]  # then it is not cordoned; true: can't be known
     is_leaving: Callable[[str], bool]  # an address drains, or somebody else retires it
     in_shuffle: Callable[[str], bool]  # an address takes part in a P2P shuffle
-    are_arriving: Callable[[], bool]  # workers are on their way
+    are_arriving: Callable[[Collection[str]], bool]  # workers of other groups than these
     heeds_lifetimes: Callable[[], bool]  # `--lifetime` is an end, not only stock code's matter
     expect_leaving: Callable[[], None]  # called before a worker is cordoned, or drains
 
@@ -106,8 +107,9 @@ class Cordons(Noting):
         self.ongoing: OrderedDict[str, Cordon] = OrderedDict()
         self.gates = Gates(scheduler, clock, self._room)
         #: Cordoned since the last request, out of service ever since, and no longer in our hands:
-        #: they still count, or more workers would be missing than the operator has allowed.
-        self._taken: set[str] = set()
+        #: they still count, or more workers would be missing than the operator has allowed. The
+        #: groups by address.
+        self._taken: dict[str, str] = {}
         self._is_closed = False
         self._timer: asyncio.TimerHandle | None = None  # None: not started, or closed
         #: Those that the last look has found to be short of time, and has not come to.
@@ -179,12 +181,21 @@ class Cordons(Noting):
                 text=text,
                 pattern=self.limits.of_worker(entry.ws).rules.match(text),
             )
+            if ts is not None and ts.retries:
+                self.tasks_return([ts])
         self.reached(entry)
 
     def graph_added(self) -> None:
         """A graph has come, and none of its tasks is assigned yet. Never raises."""
+        self._tasks_come(self.deadlines.graph_added)
+
+    def tasks_return(self, tasks: Collection[TaskState]) -> None:
+        """Tasks are about to begin again, elsewhere. Never raises."""
+        self._tasks_come(lambda: self.deadlines.came({ts.prefix for ts in tasks}))
+
+    def _tasks_come(self, is_more_needed: Callable[[], bool]) -> None:
         with logged(logger, "Failed to find the workers for which a graph's tasks are too long"):
-            if self.deadlines.graph_added():
+            if is_more_needed():
                 for entry in self.deadlines.short():
                     self._cordon(entry)
 
@@ -212,7 +223,7 @@ class Cordons(Noting):
         """End a cordon, if there is one, for a caller that holds its gate from now on."""
         cordon = self.ongoing.pop(address, None)
         if cordon is not None and cordon.why.is_bounded:
-            self._taken.add(address)
+            self._taken[address] = cordon.group
 
     def take_back(self, gate: Gate) -> None:
         """Open a gate that was somebody else's, unless its worker is to be cordoned."""
@@ -320,16 +331,18 @@ class Cordons(Noting):
         why = None if self._is_closed else self._why(entry)
         if why is None:
             return False
+        group = self.limits.of_worker(ws).rules.group
         if why.is_bounded and ws.address not in self._taken:
-            bounded = {address for address, cordon in out.items() if cordon.why.is_bounded}
-            if len(bounded | self._taken) >= self.limits.cordons:
+            bounded = {address: one.group for address, one in out.items() if one.why.is_bounded}
+            if not self.limits.may_cordon(group, Counter({**self._taken, **bounded}.values())):
                 return False
         if gate is None:
             if ws.status not in STAYING or self.is_leaving(ws.address):
                 return False
             gate = self.gates.hold(ws)
         self.expect_leaving()
-        out[ws.address] = Cordon(gate, why, self.clock(), Mover(self.scheduler, ws, self.clock))
+        mover = Mover(self.scheduler, ws, self.clock)
+        out[ws.address] = Cordon(gate, why, self.clock(), mover, group)
         gate.thaw()
         gate.shut()
         self._report(entry, why)
@@ -399,18 +412,28 @@ class Cordons(Noting):
                 self._release(address)
                 continue
             self.ongoing[address] = cordon._replace(why=why)
-            is_alone = why.kind == SHORT and not self.deadlines.may_wait
-            cordon.gate.admit(resources=is_alone)
+            waits = why.kind != wire.S_TASKS and self.deadlines.may_wait_for(
+                frozenset(ws.resources)
+            )
+            cordon.gate.admit(resources=not (waits or why.is_exact))
             if why.kind == SHORT and self.clock() <= move_until and _has_unstarted(ws):
                 cordon.mover.ask(back=self.deadlines.may_wait)
-        bounded = [(address, c) for address, c in self.ongoing.items() if c.why.is_bounded]
-        bounded.sort(key=lambda row: (ORDER.index(row[1].why.kind), row[1].since, row[0]))
-        for address, _ in bounded[self.limits.cordons :]:
-            self._release(address)
+        self._release_surplus()
         for address in list(self._taken):
             taken = self.scheduler.workers.get(address)
             if taken in self.scheduler.running and not self.is_leaving(address):
-                self._taken.discard(address)
+                del self._taken[address]
+
+    def _release_surplus(self) -> None:
+        """Open the gates of those that the operator's numbers do not allow any more."""
+        bounded = [(address, c) for address, c in self.ongoing.items() if c.why.is_bounded]
+        bounded.sort(key=lambda row: (ORDER.index(row[1].why.kind), row[1].since, row[0]))
+        kept: Counter[str] = Counter()
+        for address, cordon in bounded:
+            if self.limits.may_cordon(cordon.group, kept):
+                kept[cordon.group] += 1
+            else:
+                self._release(address)
 
     def _release(self, address: str) -> None:
         # First out of the books: it gets tasks at once, and may be cordoned again.
@@ -468,4 +491,4 @@ def _has_unstarted(ws: WorkerState) -> bool:
     """Tells whether a worker has tasks that it has not begun, as far as it has reported."""
     if len(ws.processing) <= len(ws.executing) + len(ws.long_running):
         return False
-    return any(ts not in ws.executing and ts not in ws.long_running for ts in ws.processing)
+    return any(not has_begun(ws, ts) for ts in ws.processing)

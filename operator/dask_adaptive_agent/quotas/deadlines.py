@@ -1,24 +1,27 @@
 """
 Finds workers that have too little time left for the tasks that are there.
 
-A worker is short of time once it has less left than the longest unfinished kind of task is expected
-to take. `cordons` gives it no more tasks then: no task begins that would not end before its worker,
-and a worker's life loses no more than the time of one such task.
+A worker is short of time once it has less left than the longest kind of task is expected to take
+that it might be given: such tasks are yet to begin, and want no resource that it lacks. `cordons`
+gives it no more tasks then: no task begins that would not end before its worker, and a worker's
+life loses no more than the time of one such task.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 from distributed.core import Status
 
 from dask_adaptive_agent import wire
-from dask_adaptive_agent.demand.durations import UNFINISHED, Durations, TaskKind, is_among
+from dask_adaptive_agent.demand.durations import TO_COME, Durations, Stage, TaskKind, is_among
 from dask_adaptive_agent.protocol.operator_side import Noting
 from dask_adaptive_agent.quotas.worker_limits import UNNAMED, WorkerLimits
+from dask_adaptive_agent.service.groups import group_of
 from dask_adaptive_agent.text import duration
 from dask_adaptive_agent.worker_side import lifetime
 
@@ -52,39 +55,41 @@ class Deadlines(Noting):
     limits: WorkerLimits
     durations: Durations
     is_cordoned: Callable[[str], bool]  # an address is out of service as it is short of time
-    are_arriving: Callable[[], bool]  # workers are on their way
+    are_arriving: Callable[[Collection[str]], bool]  # workers of other groups than these
     heeds_lifetimes: Callable[[], bool]  # somebody has asked for more than stock code does
     have_ends: bool = False
     may_wait: bool = False  # for workers that are on their way
 
     def __post_init__(self) -> None:
-        #: Duration of the longest unfinished kind that somebody in service can finish.
-        self._needed_s = 0.0
-        self._reach_s = math.inf  # how long the longest-lived worker in service still lives
-        #: Kinds that nobody has asked for now, and that some worker is too short for.
-        self._absent: list[TaskKind] = []
+        #: By the resources that they want: duration of the longest kind that is yet to begin, and
+        #: that somebody in service can finish.
+        self._needed: dict[frozenset[str], float] = {}
+        self._needed_s = 0.0  # the longest of these
+        #: Other known kinds that some worker is too short for.
+        self._others: list[TaskKind] = []
         self._look_at = self._search_at = -math.inf
         self._noted_at: dict[str, float] = {}
 
     def is_short(self, entry: Entry) -> bool:
         left_s = entry.ends_at - self.clock()
-        return self._needed_s > 0 and -LATE_S < left_s < self._needed_s
+        # The first part for most of thousands of workers.
+        return -LATE_S < left_s < self._needed_s and left_s < self._needed_of(entry)
 
     def short(self) -> list[Entry]:
-        if not self._needed_s:
-            return []
-        now = self.clock()
-        since, until = now - LATE_S, now + self._needed_s
-        return [e for e in self.entries.values() if since < e.ends_at < until]
+        return [e for e in self.entries.values() if self.is_short(e)] if self._needed_s else []
+
+    def _needed_of(self, entry: Entry) -> float:
+        has = entry.ws.resources.keys()
+        return max([s for wanted, s in self._needed.items() if wanted <= has], default=-LATE_S)
 
     def message(self, entry: Entry) -> str:
         left_s = max(0.0, entry.ends_at - self.clock())
-        needed = duration(self._needed_s - SLACK_S)
+        needed = duration(self._needed_of(entry) - SLACK_S)
         return f"ends in {duration(left_s)}, and a task that is there may take {needed}"
 
     def expected_s(self) -> float:
         """Expected duration of the longest unfinished kind of task; 0: none."""
-        there, _ = self._kinds()
+        there = [kind for kind in self._kinds() if kind.stage is not Stage.ABSENT]
         return max([kind.expected_s for kind in there], default=0.0)
 
     def refresh(self, *, anew: bool = False) -> None:
@@ -104,62 +109,86 @@ class Deadlines(Noting):
         if self.have_ends:
             self._judge(now)
         else:
-            self._needed_s, self._absent = 0.0, []
+            self._needed, self._needed_s, self._others = {}, 0.0, []
 
     def graph_added(self) -> bool:
         """A graph has come; tells whether it has tasks that some worker is too short for."""
-        if not self._absent:
-            return False
-        states = (*UNFINISHED, "released")
-        came = [kind for kind in self._absent if is_among(kind.prefix, states)]
+        states = (*TO_COME, "released")
+        return self.came([kind.prefix for kind in self._others if is_among(kind.prefix, states)])
+
+    def came(self, prefixes: Collection[TaskPrefix]) -> bool:
+        """Tasks of these kinds are to begin; tells whether some worker is too short for them."""
+        came = [kind for kind in self._others if kind.prefix in prefixes]
         self.durations.came([kind.prefix for kind in came])
-        needed_s = max([kind.expected_s + SLACK_S for kind in came], default=0.0)
-        if needed_s <= self._needed_s:
-            return False
-        self._needed_s = needed_s
-        return True
+        return any([self._need(kind) for kind in came])
+
+    def _need(self, kind: TaskKind) -> bool:
+        """Whether it takes longer than what was known to be needed."""
+        needed_s, known_s = kind.expected_s + SLACK_S, self._needed.get(kind.resources, 0.0)
+        self._needed[kind.resources] = max(needed_s, known_s)
+        self._needed_s = max(needed_s, self._needed_s)
+        return needed_s > known_s
 
     def _judge(self, now: float) -> None:
         # Locals, because this is done for each of thousands of workers.
         running, since, is_cordoned = Status.running, now - LATE_S, self.is_cordoned
         in_service = [
-            e.ends_at - now if e.ends_at > since else math.inf
-            for e in self.entries.values()
-            if e.ws.status is running or is_cordoned(e.ws.address)
+            e for e in self.entries.values() if e.ws.status is running or is_cordoned(e.ws.address)
         ]
-        reach_s = max(in_service, default=0.0)
         # One that registers runs before the next look.
         shortest_s = min([e.ends_at - now for e in self.entries.values() if e.ends_at > since])
-        rules = self.limits.rules
-        self.may_wait = self._may_wait(now)
-        if self.may_wait:
-            reach_s = max(reach_s, max([one.fresh_s for one in rules], default=math.inf))
-        self._reach_s = reach_s
-        there, others = self._kinds()
-        needed = [kind.expected_s + SLACK_S for kind in there]
-        self._needed_s = max([s for s in needed if s <= reach_s], default=0.0)
-        for kind in there:
-            if kind.expected_s + SLACK_S > reach_s and is_among(kind.prefix, UNFINISHED):
-                self._note_too_long(kind.prefix, kind.expected_s, now)
-        self._absent = [k for k in others if shortest_s < k.expected_s + SLACK_S <= reach_s]
+        self.may_wait = self.may_wait_for(frozenset())
+        fresh_s = max([one.fresh_s for one in self.limits.rules], default=math.inf)
 
-    def _may_wait(self, now: float) -> bool:
-        """Tells whether all tasks may wait for workers on their way, as nothing fails them."""
+        @cache
+        def reach_s(wanted: frozenset[str]) -> float:
+            """How long the longest-lived worker still lives that has these resources."""
+            left = [
+                e.ends_at - now if e.ends_at > since else math.inf
+                for e in in_service
+                if wanted <= e.ws.resources.keys()
+            ]
+            return max([fresh_s if self.may_wait_for(wanted) else 0.0, *left])
+
+        self._needed, self._needed_s, self._others = {}, 0.0, []
+        for kind in self._kinds():
+            needed_s, most_s = kind.expected_s + SLACK_S, reach_s(kind.resources)
+            if needed_s > most_s:
+                if kind.stage is not Stage.ABSENT:
+                    self._note_too_long(kind, most_s, now)
+            elif kind.stage is Stage.TO_BEGIN:
+                self._need(kind)
+            elif shortest_s < needed_s:
+                self._others.append(kind)
+
+    def may_wait_for(self, wanted: frozenset[str]) -> bool:
+        """
+        Tells whether tasks that want these resources may wait for workers on their way, as nothing
+        fails them. Those of a group without the resources do not count.
+        """
         if getattr(self.scheduler, "no_workers_timeout", None) is not None:
             return False
-        if self.are_arriving():
+        every = [e.ws for e in self.entries.values()] if wanted else []
+        if self.are_arriving(
+            {group_of(ws).stem for ws in every if not wanted <= ws.resources.keys()}
+        ):
             return True
         if len(self.scheduler.running) == len(self.scheduler.workers):
             return False
-        init, since = Status.init, now - SETTLING_S
-        return any([e.ws.status is init and e.active_at > since for e in self.entries.values()])
+        init, since = Status.init, self.clock() - SETTLING_S
+        return any(
+            [
+                e.ws.status is init and e.active_at > since and wanted <= e.ws.resources.keys()
+                for e in self.entries.values()
+            ]
+        )
 
-    def _kinds(self) -> tuple[list[TaskKind], list[TaskKind]]:
+    def _kinds(self) -> list[TaskKind]:
         rules = self.limits.rules
         return self.durations.kinds(max([one.floor_s for one in rules], default=UNNAMED.floor_s))
 
-    def _note_too_long(self, prefix: TaskPrefix, expected_s: float, now: float) -> None:
-        name = prefix.name
+    def _note_too_long(self, kind: TaskKind, most_s: float, now: float) -> None:
+        name = kind.prefix.name
         if now - self._noted_at.get(name, -math.inf) < NOTE_AGAIN_S:
             return
         self._noted_at[name] = now
@@ -167,8 +196,8 @@ class Deadlines(Noting):
         fresh = f" (a new one: {duration(fresh_s)})" if math.isfinite(fresh_s) else ""
         self.note(
             wire.N_TASK_TOO_LONG,
-            f"tasks {name} are expected to take {duration(expected_s)}, and no worker lives so "
-            f"long: the longest has {duration(self._reach_s)} left{fresh}. They run where the "
+            f"tasks {name} are expected to take {duration(kind.expected_s)}, and no worker lives "
+            f"so long: the longest has {duration(most_s)} left{fresh}. They run where the "
             "scheduler puts them",
             [],
         )

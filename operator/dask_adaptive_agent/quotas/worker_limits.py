@@ -10,7 +10,8 @@ from __future__ import annotations
 import fnmatch
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
@@ -23,8 +24,10 @@ from dask_adaptive_agent.protocol.requests import (
     bounded,
     column,
     flag,
+    mapping,
     number,
     shown,
+    text,
 )
 
 if TYPE_CHECKING:
@@ -64,6 +67,7 @@ class Rules:
     fresh_s: float = math.inf
     floor_s: float = 0.0
     runs: int = 0  # of workers that are not named; 0: any number
+    group: str = ""
 
     def match(self, exception_text: str) -> str:
         """The first pattern that matches an exception's text; empty: none."""
@@ -97,7 +101,8 @@ class WorkerLimits:
         self._by_name: dict[str, WorkerLimit] = {}
         self._others = NO_LIMIT
         self.rules: tuple[Rules, ...] = ()
-        self.cordons = 0  # how many workers may be out of service at a limit
+        self.cordons = 0  # how many workers may be out of service at a limit,
+        self.group_cordons: Mapping[str, int] = {}  # and of each group
 
     def replace(self, request: Request) -> None:
         """Forget the last request for this one. Raises Malformed, and then nothing has changed."""
@@ -108,7 +113,9 @@ class WorkerLimits:
         rules = tuple([_rules(one) for one in value])
         by_name = _limits(request, rules, self._clock())
         others = number(request, "others", -1, low=-1, high=len(rules) - 1)
+        given = mapping(request, "group_stops", of=int) if "group_stops" in request else {}
         self.cordons = number(request, "stops", 0)
+        self.group_cordons = given
         self._others = NO_LIMIT
         if others >= 0:
             self._others = WorkerLimit(runs=rules[others].runs or NEVER, rules=rules[others])
@@ -117,6 +124,11 @@ class WorkerLimits:
     def clear(self) -> None:
         self._by_name, self.rules, self.cordons = {}, (), 0
         self._others = NO_LIMIT
+
+    def may_cordon(self, group: str, counts: Counter[str]) -> bool:
+        """Whether one more may be out of service, beside so many of each group."""
+        of_group = self.group_cordons.get(group, self.cordons)
+        return sum(counts.values()) < self.cordons and counts[group] < of_group
 
     @property
     def is_empty(self) -> bool:
@@ -167,6 +179,7 @@ def _rules(profile: Request) -> Rules:
         fresh_s=math.inf if fresh_ms < 0 else fresh_ms / 1000,
         floor_s=number(profile, "floor_ms", 0, high=LONGEST_MS) / 1000,
         runs=number(profile, "runs", 0, high=2**53),
+        group=text(profile, "group", ""),
     )
 
 

@@ -184,8 +184,11 @@ class Gate:
             return 0
         bound = self.bound(resources=resources)
         if bound:
+            ws, most = self.ws, self.room(self.ws)
+            if resources:  # the rest is for those that come and have them, too
+                most = min(most, 2 * ws.nthreads + len(ws.long_running) - len(ws.processing))
             bound.sort(key=lambda ts: ts.priority or ())
-            del bound[min(len(bound), self.room(self.ws)) :]
+            del bound[max(0, most) :]
             # As in bulk_schedule_unrunnable_after_adding_worker: processed last in, first out.
             bound.reverse()
             with self._in_running():

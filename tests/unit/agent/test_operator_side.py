@@ -16,6 +16,7 @@ LEASE_S = 300.0
 
 MESSAGE: dict[str, Any] = {
     "arriving": [(2, 10_000), [3, 60_000]],
+    "groups": ["cpu", "gpu"],
     "can_grow": 7,
     "grow_ms": 20_000,
     "policy": "etl",
@@ -87,13 +88,15 @@ def test_who_is_long_overdue_is_given_up(expected_s: int, later_s: float, left: 
 def test_who_has_joined_is_not_waited_for() -> None:
     plans = OperatorPlans(StillClock())
     plans.update(MESSAGE)
+    assert plans.are_arriving({"gpu"})
 
     left = []
-    for _ in range(6):
-        plans.worker_joined()
-        left.append(sum(workers for workers, _ in plans.arriving))
+    for group in ("gpu", "gpu", "gpu", "cpu", "neither", "neither"):
+        plans.worker_joined(group)
+        left.append([workers for workers, _ in plans.arriving])
 
-    assert [4, 3, 2, 1, 0, 0] == left
+    assert [[2, 2], [2, 1], [2], [1], [], []] == left
+    assert not plans.are_arriving(())
 
 
 def test_a_lease_is_begun_by_anything_and_renewed_by_the_leader_alone() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,9 +19,10 @@ REQUEST: dict[str, Any] = {
     "profile": [0, 1, 0],
     "profiles": [
         {"exact": True, "patterns": ["*CUDA*", "OSError*"]},
-        {"failures": 3, "window_ms": 1000, "fresh_ms": 5000, "floor_ms": 20},
+        {"failures": 3, "window_ms": 1000, "fresh_ms": 5000, "floor_ms": 20, "group": "gpu"},
     ],
-    "stops": 2,
+    "stops": 3,
+    "group_stops": {"gpu": 1},
 }
 WORKERS: list[Any] = [
     SimpleNamespace(name=name, address=f"tcp://10.0.0.{i}:1")
@@ -42,7 +44,18 @@ def test_limits_are_by_name_or_by_address(limits: WorkerLimits) -> None:
     assert [PASSED, math.inf, 130.0, math.inf] == [limit.ends_at for limit in every]
     assert NO_LIMIT == every[3]
     assert limits.are_exact
-    assert 2 == limits.cordons
+    assert 3 == limits.cordons
+
+
+@pytest.mark.parametrize(
+    ("group", "out", "expected"),
+    [("", "", True), ("", "gpu c c", False), ("gpu", "c c", True), ("gpu", "gpu", False)],
+)
+def test_each_group_has_stops_of_its_own(
+    limits: WorkerLimits, group: str, out: str, expected: bool
+) -> None:
+    assert ["", "gpu"] == [rules.group for rules in limits.rules]
+    assert expected is limits.may_cordon(group, Counter(out.split()))
 
 
 def test_rules_have_defaults(limits: WorkerLimits) -> None:
@@ -88,6 +101,7 @@ def test_each_request_replaces_the_last_one(limits: WorkerLimits) -> None:
         ({"profiles": [{"fresh_ms": -2}]}, "fresh_ms must be a whole"),
         ({"stops": None}, "stops must be a whole"),
         ({"stops": -1}, "stops must be a whole"),
+        ({"group_stops": {"gpu": "1"}}, "group_stops must be values"),
         ({"others": 2}, "others must be a whole"),
         ({"names": [1, "x", "y"]}, "names must be a list"),
     ],
@@ -100,4 +114,4 @@ def test_what_makes_no_sense_changes_nothing(
         limits.replace({**REQUEST, **wrong})
 
     assert 5 == limits.of_worker(WORKERS[1]).runs
-    assert (rules, 2) == (limits.rules, limits.cordons)
+    assert (rules, 3) == (limits.rules, limits.cordons)

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
 
-from dask_adaptive.model.observed import Clocks, ObservedWorker
+from dask_adaptive.model.observed import Clocks, ObservedGroup, ObservedWorker
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Limit, Limits, Profile, Recycle
 from dask_adaptive.planner.context import Horizon, PassContext
-from dask_adaptive.planner.recycling.effective_quotas import own_tasks
+from dask_adaptive.planner.recycling.effective_quotas import own_margin_s, own_tasks
 from dask_adaptive.planner.recycling.select import GroupRecycling
 
 #: What a worker has left within the margin before its end: next to nothing. An agent that hears
@@ -56,10 +56,11 @@ def limits_for(context: PassContext, groups: Iterable[GroupRecycling], *, left: 
             limit = Limit(limit.runs, limit.left_s, number)
         for name in names:
             workers[name] = limit
-    stops = sum(limits.stops for limits in of_groups)
+    stops = {limits.group.name: limits.stops for limits in of_groups}
     under_way = sum(len(limits.under_way) for limits in of_groups)
     others = None if newcomers is None else 0
-    return Limits(workers, tuple(profiles), min(stops, left + under_way), others)
+    most = min(sum(stops.values()), left + under_way)
+    return Limits(workers, tuple(profiles), most, others, stops if len(stops) > 1 else {})
 
 
 def _newcomers(context: PassContext, of_groups: Iterable[_GroupLimits]) -> Profile | None:
@@ -85,7 +86,7 @@ class _GroupLimits:
         may_runs = is_open and Reason.TASK_QUOTA not in at.forbidden
         self._may_runs = self._is_exact or may_runs
         self._may_fail = is_open and Reason.FAILURES not in at.forbidden
-        full = profile_of(self._recycle, self.group.workers, at.clocks)
+        full = profile_of(self._recycle, self.group, at.clocks)
         self._loose = replace(full, failures=0, patterns=())
         runs = self._recycle.tasks.max if self._may_runs else 0
         self._profile = replace(full if self._may_fail else self._loose, runs=runs)
@@ -160,7 +161,8 @@ def limit_of(
     """
     left_s, ends_in_s = 0.0, horizon.clocks.ends_in_s(worker)
     if not horizon.is_over(ends_in_s):
-        left_s = max(IMMINENT_S, ends_in_s - recycle.lifetime.margin_s)
+        margin_s = own_margin_s(worker, recycle.lifetime, horizon.clocks)
+        left_s = max(IMMINENT_S, ends_in_s - margin_s)
     runs = own_tasks(worker, recycle.tasks)
     if recycle.tasks.from_walltime and expected_s > 0 and math.isfinite(left_s):
         # Exact limits count what is assigned, too: that is on its way already.
@@ -171,7 +173,7 @@ def limit_of(
     return Limit(runs, left_s) if runs or left_s < math.inf else _NO_LIMIT
 
 
-def profile_of(recycle: Recycle, workers: Sequence[ObservedWorker], clocks: Clocks) -> Profile:
+def profile_of(recycle: Recycle, group: ObservedGroup, clocks: Clocks) -> Profile:
     """
     The rules that the workers of one group share.
 
@@ -179,11 +181,11 @@ def profile_of(recycle: Recycle, workers: Sequence[ObservedWorker], clocks: Cloc
     every worker would wait for a new one for ever.
     """
     fresh_s = math.inf
-    if any(w.has_end for w in workers):
-        connected = (w for w in workers if w.dask_names)
+    if any(w.has_end for w in group.workers):
+        connected = (w for w in group.workers if w.dask_names)
         youngest = min(connected, key=lambda w: (-w.pod_made_at, w.name), default=None)
         if youngest is not None:
-            left_s = clocks.ends_in_s(youngest) - recycle.lifetime.margin_s
+            left_s = clocks.ends_in_s(youngest) - own_margin_s(youngest, recycle.lifetime, clocks)
             fresh_s = max(0.0, clocks.pod_age_s(youngest) + left_s)
     return Profile(
         exact=recycle.tasks.exact,
@@ -192,4 +194,5 @@ def profile_of(recycle: Recycle, workers: Sequence[ObservedWorker], clocks: Cloc
         patterns=recycle.failures.patterns,
         fresh_s=fresh_s,
         floor_s=recycle.lifetime.min_task_duration_s,
+        group=group.name,
     )

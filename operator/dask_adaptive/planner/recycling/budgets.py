@@ -16,6 +16,7 @@ from dask_adaptive.model.windows import is_open, turns_at
 from dask_adaptive.planner.actions.candidates import claims
 from dask_adaptive.planner.actions.groups import GroupWorkers
 from dask_adaptive.planner.context import PassContext
+from dask_adaptive.planner.recycling.effective_quotas import own_margin_s
 from dask_adaptive.planner.recycling.quotas import RecycleCandidate
 
 #: `maxPerHour` counts so far back.
@@ -206,4 +207,5 @@ def beats_pins(candidate: RecycleCandidate, recycle: Recycle) -> bool:
 def is_last_chance(worker: ObservedWorker, candidate: RecycleCandidate, at: RecycleContext) -> bool:
     """Whether its process is about to end whatever we do: what it has must be out by then."""
     is_about_end = candidate.reason is Reason.LIFETIME
-    return is_about_end and at.clocks.ends_in_s(worker) <= at.recycle.lifetime.margin_s
+    margin_s = own_margin_s(worker, at.recycle.lifetime, at.clocks)
+    return is_about_end and at.clocks.ends_in_s(worker) <= margin_s

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import lru_cache
 from hashlib import blake2b
 
-from dask_adaptive.model.observed import ObservedCluster, ObservedGroup, ObservedWorker
+from dask_adaptive.model.observed import Clocks, ObservedCluster, ObservedGroup, ObservedWorker
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import LifetimeQuota, Quota, Recycle, TaskQuota
@@ -42,6 +42,12 @@ def own_lifetime_s(worker: ObservedWorker, quota: LifetimeQuota) -> float:
     if not quota.jitter:
         return quota.max_s
     return quota.max_s * (1 - quota.jitter * shares(life_of(worker))[1])
+
+
+def own_margin_s(worker: ObservedWorker, quota: LifetimeQuota, clocks: Clocks) -> float:
+    """The margin before a worker's end: a fifth of its life at most, or it would hardly serve."""
+    life_s = clocks.pod_age_s(worker) + clocks.ends_in_s(worker)
+    return max(0.0, min(quota.margin_s, life_s / 5))
 
 
 def has_spent(worker: ObservedWorker, recycle: Recycle) -> bool:

@@ -25,6 +25,7 @@ from dask_adaptive.planner.recycling.effective_quotas import (
     has_spent,
     life_of,
     own_lifetime_s,
+    own_margin_s,
     own_tasks,
 )
 
@@ -80,6 +81,9 @@ class QuotaContext:
     @property
     def clocks(self) -> Clocks:
         return self.horizon.clocks
+
+    def margin_s(self, worker: ObservedWorker) -> float:
+        return own_margin_s(worker, self.recycle.lifetime, self.clocks)
 
 
 class QuotaRule:
@@ -216,7 +220,7 @@ class TasksThatFit(QuotaRule):
 
     def judge(self, worker: ObservedWorker, at: QuotaContext, limit: float) -> Verdict:
         expected_s = at.expected_s
-        left_s = at.clocks.ends_in_s(worker) - at.recycle.lifetime.margin_s
+        left_s = at.clocks.ends_in_s(worker) - at.margin_s(worker)
         is_on = at.recycle.tasks.from_walltime and expected_s > 0
         if not is_on or not at.horizon.is_exceeded(left_s - at.past.ready_s - expected_s):
             return None
@@ -275,25 +279,25 @@ class EndOfLife(QuotaRule):
     shown = "ends in {left}", "{margin} before its end"
 
     def limit(self, worker: ObservedWorker, at: QuotaContext) -> float:
-        return at.recycle.lifetime.margin_s if worker.has_end else math.inf
+        return at.margin_s(worker) if worker.has_end else math.inf
 
     def ratio(self, worker: ObservedWorker, at: QuotaContext, limit: float) -> float | None:
         """How much of its life it has behind it, up to its margin."""
         if not self.applies(worker, at):
             return None
-        left_s = max(0.0, at.clocks.ends_in_s(worker) - at.recycle.lifetime.margin_s)
+        left_s = max(0.0, at.clocks.ends_in_s(worker) - limit)
         age_s = at.clocks.pod_age_s(worker)
         return age_s / (age_s + left_s) if left_s else 1.0
 
     def figures(self, worker: ObservedWorker, at: QuotaContext, limit: float) -> Figures:
         left = format_duration(max(0.0, at.clocks.ends_in_s(worker)))
-        return {"left": left, "margin": format_duration(at.recycle.lifetime.margin_s)}
+        return {"left": left, "margin": format_duration(limit)}
 
     def near(self, workers: Workers, at: QuotaContext) -> Workers:
         return [w for w in workers if w.has_end or w.too_short]
 
     def judge(self, worker: ObservedWorker, at: QuotaContext, limit: float) -> Verdict:
-        margin_s, ready_s = at.recycle.lifetime.margin_s, at.past.ready_s
+        margin_s, ready_s = at.margin_s(worker), at.past.ready_s
         left_s, ratio = at.clocks.ends_in_s(worker) - margin_s, 1.0
         is_ending = at.horizon.is_over(left_s)
         if is_ending:

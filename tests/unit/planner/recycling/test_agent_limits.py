@@ -210,3 +210,5 @@ def test_stops_are_those_of_all_groups_within_the_hour(
     limits = told(workers[:2], rules, others=workers[2:], disruption=free, past=past)
 
     assert expected == limits.stops
+    assert {"etl-default": 0, "more": 3} == limits.group_stops
+    assert {"etl-default", "more"} == {one.group for one in limits.profiles}

@@ -100,6 +100,7 @@ FAILURES = Recycle(failures=FailureQuota(20, 600.0, ("CUDA error",)))
 PATTERN = Recycle(failures=FailureQuota(patterns=("CUDA error",)))
 BOTH = Recycle(tasks=TaskQuota(1000, exact=True), failures=FailureQuota(20))
 LAST: dict[str, Any] = {"stopped": "has its last task", "stopped_for": Quota.TASKS}
+OLD: dict[str, Any] = {"pod_age_s": 500.0}
 FAILED: dict[str, Any] = {"stopped": "20 failures", "stopped_for": Quota.FAILURES}
 
 
@@ -125,8 +126,10 @@ def pace(rate: float, *, ago_s: float = 0.0) -> RecyclePast:
         pytest.param(LAST, Recycle(tasks=TaskQuota(exact=True)), None, None, id="of-a-quota-gone"),
         pytest.param({"pod_age_s": 3590.0}, LIFETIME, None,
                      (Reason.LIFETIME, "soon", "1h recycle.lifetime.max 1h"), id="old-soon"),
-        pytest.param({"ends_in_s": 20.0}, Recycle(), None, (Reason.LIFETIME, "soon!", ""),
-                     id="ends-soon"),
+        pytest.param({"ends_in_s": 20.0, **OLD}, Recycle(), None,
+                     (Reason.LIFETIME, "soon!", ""), id="ends-soon"),
+        pytest.param({"ends_in_s": 29.0, "pod_age_s": 11.0}, MARGIN, None, None,
+                     id="its-margin-is-a-fifth-of-its-life"),
         pytest.param({"ends_in_s": 10.5}, Recycle(), None, (Reason.LIFETIME, "soon!", ""),
                      id="not-yet-within-its-margin"),
         pytest.param({"ends_in_s": 900.0, "too_short": True}, MARGIN, None,
@@ -177,7 +180,7 @@ def test_a_worker_without_time_for_another_task_is_due(
 ) -> None:
     fits = Recycle(tasks=TaskQuota(from_walltime=True))
     # Its end itself is no reason: a budget forbids that.
-    workers = [busy("a", ends_in_s=ends_in_s), B, C]
+    workers = [busy("a", ends_in_s=ends_in_s, **OLD), B, C]
     decided = decide(workers, fits, scheduler={"expected_s": expected_s}, disruption=NEVER_FOR_AGE)
 
     rows = [row for row in decided.replacing if row.state != "Due"]
@@ -252,8 +255,8 @@ def test_the_most_pressing_comes_first() -> None:
         worker("asked", recycle_asked="me"),
         worker("fails", use=Use(failures=21)),
         worker("fails-just", use=Use(failures=20)),
-        worker("ends", ends_in_s=5.0),
-        worker("ends-first", ends_in_s=1.0),
+        worker("ends", ends_in_s=5.0, **OLD),
+        worker("ends-first", ends_in_s=1.0, **OLD),
         worker("full", use=Use(process=0.93)),
     ]
     expected = [
@@ -267,10 +270,11 @@ def test_the_most_pressing_comes_first() -> None:
 def test_within_its_margin_the_sooner_end_comes_first_whatever_the_margin() -> None:
     for margin_s in (0.0, 0.5, 20.0):
         recycle = Recycle(lifetime=LifetimeQuota(margin_s=margin_s))
-        workers = [worker("a", ends_in_s=margin_s - 1.0), worker("b", ends_in_s=margin_s - 2.0)]
+        ends = {"a": margin_s - 1.0, "b": margin_s - 2.0}
+        workers = [worker(name, ends_in_s=in_s, **OLD) for name, in_s in ends.items()]
         assert ["b", "a"] == ordered(workers, recycle)
     short = worker("a", ends_in_s=99.0, too_short=True)
-    late, at_its_margin = (worker("z", ends_in_s=s, paused=True) for s in (9.0, 10.0))
+    late, at_its_margin = (worker("z", ends_in_s=s, paused=True, **OLD) for s in (9.0, 10.0))
     assert ["z", "a"] == ordered([short, late], Recycle())
     assert ["a", "z"] == ordered([short, at_its_margin], Recycle())
 
@@ -330,7 +334,7 @@ def test_the_highest_use_of_each_quota(
 @pytest.mark.parametrize(
     ("changes", "recycle", "expected"),
     [
-        pytest.param({"pod_age_s": 60.0, "ends_in_s": -5.0}, MARGIN,
+        pytest.param({"ends_in_s": -5.0, **OLD}, MARGIN,
                      (Quota.LIFETIME, "ends in 0s", "20s before its end", 1.0), id="its-end"),
         pytest.param({}, Recycle(failures=FailureQuota(patterns=("x", "y"))),
                      (Quota.FAILURES, "none was found", "any of 2 patterns", 0.0), id="no-pattern"),
