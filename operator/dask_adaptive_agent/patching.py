@@ -164,16 +164,19 @@ class Patches:
         """
 
         def wrap(stock: Call) -> Call:
-            # Older releases call it `safe`.
-            uncharged = "expected" if "expected" in _signature(stock).parameters else "safe"
+            # Older releases call it `safe`; somebody's wrapper may take neither.
+            uncharged = {
+                name: True for name in ("expected", "safe") if name in _signature(stock).parameters
+            }
 
+            @functools.wraps(stock)
             async def remove_worker(address: str, *args: Any, **kwargs: Any) -> Any:
                 # As `Scheduler.remove_worker` finds it: most callers have it as the books do.
                 ws = self._scheduler.workers.get(address)
                 # Fail open: the worker goes, counted or not.
                 with logged(logger, "Failed to count what worker %s had", address):
                     if ws is not None and is_announced(ws):
-                        kwargs[uncharged] = True
+                        kwargs.update(uncharged)
                 return await stock(address, *args, **kwargs)
 
             return remove_worker

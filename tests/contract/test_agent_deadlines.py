@@ -356,6 +356,24 @@ async def test_what_it_will_not_be_given_keeps_no_worker_from_short_tasks(c, s, 
 
 
 @with_agent()
+async def test_who_is_too_short_for_the_head_of_the_queue_runs_what_fits(c, s, a, b) -> None:
+    await c.submit(long, "first", key="long-0")
+    s.task_prefixes["long"].duration_average = LONG_S
+    await limit_ends(s, {a.name: LEFT_S})
+    longs = c.map(long, range(12))
+    await until(lambda: s.queued and s.workers[a.address] not in s.running)
+
+    short = c.map(brief, range(20), key="brief")
+    await wait(short)
+
+    assert {str(a.name)} == ran_on(s, short)
+    assert [str(a.name)] == (await meters(s))["too_short"]
+    await Event("long enough").set()
+    await wait(longs)
+    assert {str(b.name)} == ran_on(s, longs)
+
+
+@with_agent()
 async def test_a_long_task_that_begins_again_goes_to_who_can_finish_it(c, s, a, b) -> None:
     """It ran, so it kept nobody from anything, until its worker was lost."""
     await known(c, s)

@@ -230,12 +230,13 @@ async def test_what_waits_for_somebody_else_is_looked_at_once_for_all(
     c, s, a, b, d, monkeypatch
 ) -> None:
     """Retiring 60 workers took 1.2 s beside 20,000 tasks that only an absent one may run."""
+    await holding(c, d, 1)
     elsewhere = c.map(slow, range(300), workers=["tcp://10.9.9.9:1"])
     await until(lambda: len(s.unrunnable) == 300)
     asked: list[Any] = []
     monkeypatch.setattr(s, "valid_workers", asked.append)
 
-    await limit(s, [d], left_ms=1, runs=1)
+    await limit(s, [d], 1)
     await until_drained(s, a, "retire")
     await until_drained(s, b, "leave")
     await ask(s, wire.OBSERVE)

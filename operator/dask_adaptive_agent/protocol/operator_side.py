@@ -100,7 +100,7 @@ class OperatorPlans:
     def update(self, request: Request) -> None:
         """Take a message over, as the whole of what is known; `Malformed`: nothing has changed."""
         rows = _rows(request, "arriving", wire.MOST_ARRIVALS, (int, int))
-        groups = optional_names(request, "groups") or [""] * len(rows)  # "": any
+        groups = [*(optional_names(request, "groups") or ()), *[""] * len(rows)]  # "": any
         arriving = [
             (_count(workers), _count(ms) / 1000, group)
             for (workers, ms), group in zip(rows, groups)

@@ -181,7 +181,7 @@ class Cordons(Noting):
                 text=text,
                 pattern=self.limits.of_worker(entry.ws).rules.match(text),
             )
-            if ts is not None and ts.retries:
+            if ts.retries:
                 self.tasks_return([ts])
         self.reached(entry)
 
@@ -412,17 +412,23 @@ class Cordons(Noting):
                 self._release(address)
                 continue
             self.ongoing[address] = cordon._replace(why=why)
-            waits = why.kind != wire.S_TASKS and self.deadlines.may_wait_for(
-                frozenset(ws.resources)
-            )
+            waits = why.kind != wire.S_TASKS and self.deadlines.may_wait_for(ws.resources.keys())
             cordon.gate.admit(resources=not (waits or why.is_exact))
-            if why.kind == SHORT and self.clock() <= move_until and _has_unstarted(ws):
-                cordon.mover.ask(back=self.deadlines.may_wait)
+            if why.kind == SHORT:
+                self._use_time(entry, cordon, move_until)
         self._release_surplus()
         for address in list(self._taken):
             taken = self.scheduler.workers.get(address)
             if taken in self.scheduler.running and not self.is_leaving(address):
                 del self._taken[address]
+
+    def _use_time(self, entry: Entry, cordon: Cordon, until: float) -> None:
+        """Move away what does not fit into the time that a worker has left; give it what does."""
+        fits = self.deadlines.fitting(entry)
+        if self.clock() <= until and _has_unstarted(entry.ws):
+            cordon.mover.ask(back=self.deadlines.may_wait, stays=fits)
+        if entry.runs < entry.stop_at and self._why_failed(entry) is None:
+            cordon.gate.offer(fits)
 
     def _release_surplus(self) -> None:
         """Open the gates of those that the operator's numbers do not allow any more."""

@@ -10,7 +10,7 @@ life loses no more than the time of one such task.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Set
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
@@ -26,7 +26,7 @@ from dask_adaptive_agent.text import duration
 from dask_adaptive_agent.worker_side import lifetime
 
 if TYPE_CHECKING:
-    from distributed.scheduler import TaskPrefix
+    from distributed.scheduler import TaskPrefix, TaskState
 
     from dask_adaptive_agent.quotas.roster import Entry
 
@@ -81,6 +81,11 @@ class Deadlines(Noting):
     def _needed_of(self, entry: Entry) -> float:
         has = entry.ws.resources.keys()
         return max([s for wanted, s in self._needed.items() if wanted <= has], default=-LATE_S)
+
+    def fitting(self, entry: Entry) -> Callable[[TaskState], bool]:
+        """Tells of a task whether a worker has enough time left for it."""
+        floor_s, left_s = self._floor_s, entry.ends_at - self.clock()
+        return lambda ts: self.durations.expected_s(ts.prefix, floor_s) + SLACK_S <= left_s
 
     def message(self, entry: Entry) -> str:
         left_s = max(0.0, entry.ends_at - self.clock())
@@ -161,7 +166,7 @@ class Deadlines(Noting):
             elif shortest_s < needed_s:
                 self._others.append(kind)
 
-    def may_wait_for(self, wanted: frozenset[str]) -> bool:
+    def may_wait_for(self, wanted: Set[str]) -> bool:
         """
         Tells whether tasks that want these resources may wait for workers on their way, as nothing
         fails them. Those of a group without the resources do not count.
@@ -184,8 +189,11 @@ class Deadlines(Noting):
         )
 
     def _kinds(self) -> list[TaskKind]:
-        rules = self.limits.rules
-        return self.durations.kinds(max([one.floor_s for one in rules], default=UNNAMED.floor_s))
+        return self.durations.kinds(self._floor_s)
+
+    @property
+    def _floor_s(self) -> float:
+        return max([one.floor_s for one in self.limits.rules], default=UNNAMED.floor_s)
 
     def _note_too_long(self, kind: TaskKind, most_s: float, now: float) -> None:
         name = kind.prefix.name

@@ -21,6 +21,9 @@ SHORTEST_LOOK_S, LONGEST_LOOK_S = 0.05, 2.0
 #: A second at all workers together: looks, and tasks and results looked at.
 LOOKS, ITEMS = 100, 8_000
 
+#: Tasks at the head of the queue of which one that a worker still has time for is looked for.
+OFFERED = 100
+
 #: Looking through all tasks without a worker takes at most this part of the time.
 LOOK_PART = 0.02
 
@@ -184,9 +187,9 @@ class Gate:
             return 0
         bound = self.bound(resources=resources)
         if bound:
-            ws, most = self.ws, self.room(self.ws)
+            most = self.room(self.ws)
             if resources:  # the rest is for those that come and have them, too
-                most = min(most, 2 * ws.nthreads + len(ws.long_running) - len(ws.processing))
+                most = min(most, self._free)
             bound.sort(key=lambda ts: ts.priority or ())
             del bound[max(0, most) :]
             # As in bulk_schedule_unrunnable_after_adding_worker: processed last in, first out.
@@ -195,18 +198,33 @@ class Gate:
                 self.scheduler.transitions({ts.key: "processing" for ts in bound}, self._stimulus())
         return len(bound)
 
+    def offer(self, fits: Callable[[TaskState], bool]) -> None:
+        """Give the worker, who must not be frozen, some tasks of the queue for its free threads."""
+        queued: Any = self.scheduler.queued
+        if not queued or self._free <= 0 or self.reported != Status.running:
+            return
+        for ts in [ts for ts in queued.peekn(OFFERED) if fits(ts)][: self._free]:
+            with self._in_running():
+                self.scheduler.transitions({ts.key: "processing"}, self._stimulus())
+
+    @property
+    def _free(self) -> int:
+        """Threads without a task."""
+        return self.ws.nthreads + len(self.ws.long_running) - len(self.ws.processing)
+
     @contextlib.contextmanager
     def _in_running(self) -> Any:
         # Only for calls that return at once. The status stays, so check_idle_saturated counts the
         # worker neither as idle nor as saturated, and nothing else is offered to it.
-        running = self.scheduler.running
-        is_new = self.ws not in running
-        running.add(self.ws)
+        books = (self.scheduler.running, self.scheduler.idle_task_count)
+        added = [book for book in books if self.ws not in book]
+        for book in added:
+            book.add(self.ws)
         try:
             yield
         finally:
-            if is_new:
-                running.discard(self.ws)
+            for book in added:
+                book.discard(self.ws)
 
     @property
     def _is_ending(self) -> bool:

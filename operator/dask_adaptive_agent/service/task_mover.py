@@ -80,9 +80,15 @@ class Mover:
     clock: Callable[[], float]
     asked: dict[Any, float] = field(default_factory=dict)  # when, by key
 
-    def ask(self, *, back: bool = False, but: Collection[WorkerState] = ()) -> None:
+    def ask(
+        self,
+        *,
+        back: bool = False,
+        but: Collection[WorkerState] = (),
+        stays: Callable[[TaskState], bool] | None = None,
+    ) -> None:
         """
-        Ask for each task that has a taker and was not asked for lately.
+        Ask for each task that has a taker and was not asked for lately, but for those that stay.
 
         With `back`, a task without a taker that anybody might take waits at the scheduler. Workers
         in `but` take none.
@@ -95,6 +101,8 @@ class Mover:
         takers = _Takers(self.scheduler, self.ws, but)
         for ts in list(self.ws.processing):
             if ts.key in self.asked or ts in self.ws.long_running or ts in extension.in_flight:
+                continue
+            if stays is not None and stays(ts):
                 continue
             thief: Any = takers.best(ts)
             if thief is None and back and not is_bound(ts):

@@ -99,7 +99,8 @@ def test_all_that_end_at_once_are_drained_at_once(
     past: dict[str, Any], settings: dict[str, Any]
 ) -> None:
     """Whoever waits for a turn, or for the next try, is killed with its results."""
-    world = cluster([busy("a", ends_in_s=5.0), busy("b", ends_in_s=5.0), C, busy("d")], target=4)
+    a, b = (busy(name, ends_in_s=5.0, pod_age_s=500.0) for name in "ab")
+    world = cluster([a, b, C, busy("d")], target=4)
 
     done = actions(decide(world, past_of(**past), **settings))
 
