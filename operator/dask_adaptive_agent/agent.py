@@ -420,7 +420,8 @@ class Agent:
     def _cause(self, ws: WorkerState) -> str:
         """Why a worker that is removed now is gone."""
         drain = self.drains.ongoing.get(ws.address)
-        if (drain is not None and not drain.terms.is_refusable) or self.cordons.has_ended(ws):
+        is_over = ws.address in self.drains.outlived or self.cordons.has_ended(ws)
+        if is_over or (drain is not None and not drain.terms.is_refusable):
             return wire.ENDED
         return wire.FORCED if drain is not None and drain.is_forced else wire.LOST
 

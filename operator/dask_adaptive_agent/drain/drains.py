@@ -51,6 +51,7 @@ class Drains(Noting):
         self._gates = self.cordons.gates
         self._verdicts: dict[str, tuple[float, Veto]] = {}
         self._background: set[asyncio.Future[Any]] = set()
+        self.outlived: set[str] = set()  # addresses of those who have said that their life is over
 
     def retire(self, ws: WorkerState, terms: Terms, *, busy_ok: bool) -> wire.RetireOutcome:
         """Start to drain a worker that may refuse, or return how far it is."""
@@ -143,6 +144,7 @@ class Drains(Noting):
         ws = self.scheduler.workers.get(address)
         if ws is None:
             return
+        self.outlived.add(address)
         if self.settings.lifetime_s <= 0:
             # Stock code moves its data now: the end of a cordon must not bring it back meanwhile.
             self.cordons.hand_over(address)
@@ -231,6 +233,7 @@ class Drains(Noting):
         return str(ws.name if drain is None else drain.name)
 
     def worker_left(self, address: str) -> None:
+        self.outlived.discard(address)
         self._verdicts.pop(address, None)
         self.asked.worker_left(address)
         drain = self.ongoing.get(address)
