@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Collection
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -108,11 +107,7 @@ class Agent:
             *self._noting, self.settings, self.shuffles, own_name=lambda ws: self.drains.name_of(ws)
         )
         self.known = KnownWorkers(
-            self.scheduler,
-            self.pins.leases,
-            self.settings,
-            is_governed=lambda: not math.isinf(self.lease.silent_s),
-            expect_holds=self.expect_holds,
+            self.scheduler, self.pins.leases, self.settings, self.lease, self.expect_holds
         )
         self.floors = WorkerFloors(self.clock, self.settings)
 

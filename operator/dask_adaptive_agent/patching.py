@@ -514,15 +514,9 @@ REMOVE_WORKER, REMOVE_WORKER_RPC = _with_rpc(
     _takes("address"),
 )
 _TELLING = "A worker whose address code is told stays as long as what it was asked for is wanted."
+_NO_CLIENT_PINS = "`spec.pins.client.enabled: false`"
 WHO_HAS_RPC, HAS_WHAT_RPC = [
-    Target(
-        _RPC,
-        name,
-        _TELLING,
-        when="from a policy on",
-        way_out="`spec.pins.client.enabled: false`",
-        guard=_takes(argument),
-    )
+    Target(_RPC, name, _TELLING, "from a policy on", _NO_CLIENT_PINS, guard=_takes(argument))
     for name, argument in (("who_has", "keys"), ("has_what", "workers"))
 ]
 SHUFFLE_RPC = Target(

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from distributed import wait
 
-from dask_adaptive_agent import wire
+from dask_adaptive_agent import patching, wire
 from dask_adaptive_agent.drain.drain import rename
+from dask_adaptive_agent.patching import Patches
 from support.agent_cluster import with_agent
 from support.agent_quota import cordoned, limit, metered
 from support.agent_work import RUNS, ask, holding, leave, retire, until, until_state
@@ -54,7 +55,7 @@ async def test_one_result_that_cant_be_copied_costs_no_other_and_keeps_its_worke
     held = c.submit(lock, workers=[a.address])
     await wait(held)
 
-    outcome = await until_state(s, a.name, wire.DRAINING)
+    await until_state(s, a.name, wire.DRAINING)
     outcome = await until_state(s, a.name, wire.ACTIVE)
 
     assert wire.V_UNCOPYABLE == outcome["veto"]
@@ -83,15 +84,11 @@ async def test_before_a_certain_end_all_but_what_cant_be_copied_is_handed_over(
 
     await leave(s, a.name, left_ms=3_000)
     await until(lambda: 20 == len(b.data) + len(d.data))
-    await until(lambda: agent.drains.asked.uncopyable(s.workers[a.address]))
-    (outcome,) = (await ask(s, wire.LEAVE, names=[str(a.name)], left_ms=3_000))["outcomes"]
-    assert wire.DRAINING == outcome["state"]
-    assert "can't be copied" in outcome["message"]
-    await until(lambda: a.address not in s.workers)
-    await wait([*futures, held])
+    await until(lambda: "can't be copied" in agent.drains.ongoing[a.address].message)
+    await until(lambda: 2 == RUNS.count("lock"))
 
+    await c.gather(futures)
     assert 22 == len(RUNS)
-    assert 2 == RUNS.count("lock")
 
 
 @with_agent(4, config={"distributed.scheduler.work-stealing": False})
@@ -122,17 +119,6 @@ async def test_tasks_come_home_to_what_cant_be_copied(c, s, *workers) -> None:
     assert {workers[0].address} != s.tasks[away[0].key].worker_restrictions
 
 
-@with_agent(3)
-async def test_a_task_of_a_draining_worker_stays_with_what_it_needs(c, s, a, b, d) -> None:
-    held = c.submit(lock, workers=[a.address])
-    futures = [c.submit(use, i, held) for i in range(5)]
-    await until(lambda: a.state.executing_count)
-
-    await until_state(s, a.name, wire.ACTIVE, busy_ok=True)
-    assert list(range(5)) == await c.gather(futures)
-    assert 6 == a.state.executed_count
-
-
 @pytest.mark.parametrize("to_b", [True, False], ids=["twin", "twin-lacks-it"])
 @with_agent(5)
 async def test_workers_of_the_same_group_are_asked_first_and_nobody_twice(
@@ -151,11 +137,8 @@ async def test_workers_of_the_same_group_are_asked_first_and_nobody_twice(
     if to_b:
         assert {b.address} == set(fetched)
     else:  # all at once, and then each on its own
-        alone = fetched[1:]
         assert b.address == fetched[0]
-        assert alone
-        assert all(alone.count(w.address) <= 3 for w in (b, *others))
-        assert 3 == len(others[0].data)
+        assert all(fetched[1:].count(w.address) <= 3 for w in (b, *others))
     await a.close()
     await c.gather(futures)
     assert 3 == len(RUNS)
@@ -165,14 +148,10 @@ async def test_workers_of_the_same_group_are_asked_first_and_nobody_twice(
 async def test_upstream_reports_a_failed_copy_as_a_failed_task(c, s, a, b) -> None:
     """`GatherDepFailureEvent`: of all results that were fetched together."""
     reports: list[Any] = []
-    stock = s.stream_handlers["task-erred"]
-    s.stream_handlers["task-erred"] = lambda **msg: reports.append(msg) or stock(**msg)
+    Patches(s).listen(patching.TASK_ERRED, lambda msg: reports.append((msg["worker"], msg["key"])))
     futures = [*await holding(c, a, 2), c.submit(lock, workers=[a.address])]
     await wait(futures)
     s.request_acquire_replicas(b.address, [one.key for one in futures], stimulus_id="test")
 
-    await until(lambda: 3 == len(reports))
-    assert {b.address} == {msg["worker"] for msg in reports}
-    assert {one.key for one in futures} == {msg["key"] for msg in reports}
+    await until(lambda: {(b.address, one.key) for one in futures} == set(reports))
     assert {"memory"} == {s.tasks[one.key].state for one in futures}
-    assert "pickle" in reports[0]["exception_text"]

@@ -11,6 +11,7 @@ from distributed import Client, Worker
 from dask_adaptive_agent import wire
 from dask_adaptive_agent.pins.leases import SPENT_S
 from support.agent_cluster import StillClock, with_agent
+from support.agent_quota import cordoned, limit
 from support.agent_work import ask, leave, retire, slow, until, until_left
 
 OWNER = {"source": wire.CLIENT, "owner": "notebook"}
@@ -220,14 +221,11 @@ async def asks_for_them(c: Any, *workers: Any, whole: bool = False) -> list[Any]
     return futures
 
 
-KNOWING = {
-    "who_has": asks_for_them,
-    "has_what": partial(asks_for_them, whole=True),
-    "workers=": names_them,
-}
-
-
-@pytest.mark.parametrize("know", KNOWING.values(), ids=KNOWING)
+@pytest.mark.parametrize(
+    "know",
+    [asks_for_them, partial(asks_for_them, whole=True), names_them],
+    ids=["who_has", "has_what", "workers="],
+)
 @with_agent(3)
 async def test_a_worker_that_code_knows_stays_while_anybody_wants_what_it_asked_for(
     c, s, a, b, d, agent, know
@@ -237,28 +235,27 @@ async def test_a_worker_that_code_knows_stays_while_anybody_wants_what_it_asked_
     await until(lambda: {one.key, other.key} <= s.tasks.keys())
 
     assert all(4 * 3_600_000 - 60_000 < row["left_ms"] <= 4 * 3_600_000 for row in await pins(s))
-    assert [True, True, False] == [agent.pins.is_pinned(s.workers[w.address]) for w in (a, b, d)]
+    assert [1, 1, 0] == [len(agent.pins.holders(s.workers[w.address])) for w in (a, b, d)]
     assert [(wire.ACTIVE, wire.V_PINNED)] * 2 == await retire(s, a.name, b.name, busy_ok=True)
     assert {a.address, b.address}.isdisjoint(s.workers_to_close(n=3))
 
-    for future, left in ((one, [False, True]), (other, [False, False])):
+    for future, left in ((one, [0, 1]), (other, [0, 0])):
         await c.cancel(future)
         await until(lambda future=future: future.key not in s.tasks)  # type: ignore[misc]
         await ask(s, wire.OBSERVE)
-        assert left == [agent.pins.is_pinned(s.workers[w.address]) for w in (a, b)]
+        assert left == [len(agent.pins.holders(s.workers[w.address])) for w in (a, b)]
     assert {a.address, b.address} <= set(s.workers_to_close(n=3))
 
 
 @pytest.mark.parametrize(
     ("settings", "know"),
     [
-        pytest.param({}, asks_for_them, id="no-policy"),
-        pytest.param({"client_pins": False}, asks_for_them, id="turned-off"),
-        pytest.param({"client_pins": False}, names_them, id="named-and-turned-off"),
-        pytest.param(
-            {"client_pins": True}, partial(names_them, allow_other_workers=True), id="loosely"
-        ),
+        ({}, asks_for_them),
+        ({"client_pins": False}, asks_for_them),
+        ({"client_pins": False}, names_them),
+        ({"client_pins": True}, partial(names_them, allow_other_workers=True)),
     ],
+    ids=["no-policy", "turned-off", "named-and-turned-off", "loosely"],
 )
 @with_agent()
 async def test_what_code_knows_holds_no_worker(c, s, a, b, settings, know) -> None:
@@ -267,6 +264,15 @@ async def test_what_code_knows_holds_no_worker(c, s, a, b, settings, know) -> No
     futures = await know(c, a)
     await until(lambda: futures[0].key in s.tasks)
     assert not await pins(s)
+
+
+@with_agent()
+async def test_a_worker_that_code_knows_is_cordoned_at_its_quota(c, s, a, b) -> None:
+    await ask(s, wire.CONFIGURE, client_pins=True)
+    await limit(s, [a], 1)
+    futures = [c.submit(slow, i, 0, workers=[a.address]) for i in range(3)]
+    await c.gather(futures)
+    assert [a.address] == list(await cordoned(s))
 
 
 @with_agent(clock=StillClock)

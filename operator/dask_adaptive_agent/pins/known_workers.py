@@ -8,6 +8,7 @@ if its worker has left. So these are leased for as long as anybody wants what th
 from __future__ import annotations
 
 import logging
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -21,11 +22,12 @@ from dask_adaptive_agent.protocol.requests import AgentSettings
 if TYPE_CHECKING:
     from dask_adaptive_agent.patching import Call, Patches
     from dask_adaptive_agent.pins.leases import LeaseTable
+    from dask_adaptive_agent.protocol.operator_side import OperatorLease
 
 logger = logging.getLogger(__name__)
 
 #: The owner of these leases.
-OWNER = "addresses"
+KNOWN = "addresses"
 
 
 @dataclass(eq=False)
@@ -35,12 +37,14 @@ class KnownWorkers:
     scheduler: Any
     leases: LeaseTable
     settings: AgentSettings
-    is_governed: Callable[[], bool]  # else nobody of ours takes a worker away
+    lease: OperatorLease  # without an operator nobody of ours takes a worker away
     expect_holds: Callable[[], None]  # called before something holds a worker
     #: The oldest first; asked for again, a key keeps its place, and prolongs nothing.
     _keys: dict[str, dict[Any, None]] = field(default_factory=dict)
+    _is_governed: bool = False  # by settings of a policy
 
     def install(self, patches: Patches) -> None:
+        self._is_governed = True
         patches.put(patching.WHO_HAS_RPC, lambda stock: self._answering(stock, _by_address))
         patches.put(patching.HAS_WHAT_RPC, lambda stock: self._answering(stock, dict))
 
@@ -68,11 +72,12 @@ class KnownWorkers:
         for address in gone:
             del self._keys[address]
         if gone:
-            self.leases.unpin(source=wire.CLIENT, owner=OWNER, names=gone)
+            self.leases.unpin(source=wire.CLIENT, owner=KNOWN, names=gone)
 
     @property
     def _is_on(self) -> bool:
-        return self.settings.client_pins and self.is_governed()
+        is_governed = self._is_governed and not math.isinf(self.lease.silent_s)
+        return is_governed and self.settings.client_pins
 
     def _answering(self, stock: Call, read: Callable[[Any], Mapping[str, Any]]) -> Call:
         @wraps(stock)
@@ -100,7 +105,7 @@ class KnownWorkers:
             self.leases.pin(
                 new,
                 source=wire.CLIENT,
-                owner=OWNER,
+                owner=KNOWN,
                 reason="code knows where its results are",
                 ttl_s=self.settings.client_max_ms / 1000,
             )

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dask_adaptive_agent import wire
+from dask_adaptive_agent.pins.known_workers import KNOWN
 from dask_adaptive_agent.pins.leases import LeaseTable
 from dask_adaptive_agent.protocol.handlers import whole
 from dask_adaptive_agent.protocol.operator_side import Noting
@@ -103,12 +104,16 @@ class PinnedWorkers(Noting):
         return self.shuffle_runs.pinning() if self.settings.shuffle_pins else []
 
     def is_pinned(self, ws: WorkerState) -> bool:
-        """Tells whether anybody claims a worker; yes when that can't be known (fail closed)."""
+        """
+        Tells whether a worker has to serve on; yes when that can't be known (fail closed).
+
+        Of one that code only knows, what is bound to it still runs there when it is cordoned.
+        """
         try:
             if ws.address in self.in_shuffles():
                 return True
-            named = self.leases.names()
-            return bool(named) and (ws.address in named or self.name_of(ws) in named)
+            claimed = self.leases.names() and {ws.address, self.name_of(ws)} & self.leases.names()
+            return any(one.owner != KNOWN for name in claimed for one in self.leases.of(name))
         except Exception:
             logger.exception("Failed to read pins; holding worker %s", ws.address)
             return True

@@ -110,10 +110,10 @@ class RequestedCopies:
     """
 
     scheduler: Scheduler
-    #: By key and address: how many were asked for at once. Empty: it has failed.
-    _asked: dict[Any, dict[str, int]] = field(default_factory=dict)
-    _most: dict[Any, int] = field(default_factory=dict)  # that may be asked for together with it
-    _failed: dict[Any, dict[str, str]] = field(default_factory=dict)  # why, asked for it alone
+    #: By key and address: how many were asked for at once. Empty: nobody is asked now.
+    asked: dict[Any, dict[str, int]] = field(default_factory=dict)
+    most: dict[Any, int] = field(default_factory=dict)  # that may be asked for together with it
+    failures: dict[Any, dict[str, str]] = field(default_factory=dict)  # why, asked for it alone
     _homes: dict[Any, _Home] = field(default_factory=dict)
 
     def install(self, patches: Patches) -> None:
@@ -121,33 +121,24 @@ class RequestedCopies:
         patches.listen(patching.TASK_ERRED, self.failed)
 
     def __contains__(self, key: Any) -> bool:
-        return key in self._asked
+        return key in self.asked
 
     def add(self, key: Any, ws: WorkerState, together: int) -> None:
-        self._asked.setdefault(key, {})[ws.address] = together
-
-    def is_asked(self, key: Any, ws: WorkerState) -> bool:
-        return ws.address in self._asked.get(key, ())
-
-    def most(self, key: Any) -> int:
-        return self._most.get(key, WINDOW)
-
-    def failed_on(self, key: Any) -> Collection[str]:
-        return self._failed.get(key, ())
+        self.asked.setdefault(key, {})[ws.address] = together
 
     def arrived(self, key: Any, ws: WorkerState) -> None:
-        asked = self._asked.get(key, {})
+        asked = self.asked.get(key, {})
         asked.pop(ws.address, None)
-        if not asked and key not in self._failed:
-            self._asked.pop(key, None)
-            self._most.pop(key, None)
+        if not asked and key not in self.failures:
+            self.asked.pop(key, None)
+            self.most.pop(key, None)
 
     def forget(self, key: Any) -> None:
         """The result is not in memory any more: released, or lost with a worker."""
-        for address in self._asked.pop(key):
+        for address in self.asked.pop(key):
             self._free(key, address)
-        self._most.pop(key, None)
-        self._failed.pop(key, None)
+        self.most.pop(key, None)
+        self.failures.pop(key, None)
 
     def failed(self, msg: dict[str, Any]) -> None:
         """
@@ -161,17 +152,17 @@ class RequestedCopies:
         ws: Any = self.scheduler.workers.get(address)
         if ts is None or ws is None or not ts.who_has or ws in ts.who_has:
             return
-        together = self._asked.get(key, {}).pop(address, 0)
+        together = self.asked.get(key, {}).pop(address, 0)
         if together == 1:
-            self._failed.setdefault(key, {})[address] = str(msg.get("exception_text") or "")
+            self.failures.setdefault(key, {})[address] = str(msg.get("exception_text") or "")
         elif together:
-            self._most[key] = max(1, together // FEWER)
+            self.most[key] = max(1, together // FEWER)
         self._call_home(ts, ws)
         self._free(key, address)
 
     def uncopyable(self, ws: WorkerState) -> str:
         """A result that this worker alone can hold, in words; empty: there is none."""
-        for key, failed in self._failed.items():
+        for key, failed in self.failures.items():
             holders = getattr(self.scheduler.tasks.get(key), "who_has", None) or ()
             if ws in holders and len(holders) == 1 and self.is_uncopyable(key, ws):
                 why, _, _ = next(iter(failed.values())).partition("\\n")  # the text is a `repr`
@@ -180,7 +171,7 @@ class RequestedCopies:
 
     def is_uncopyable(self, key: Any, ws: WorkerState) -> bool:
         """Tells whether nobody is left who might copy a result of this worker."""
-        failed = self.failed_on(key)
+        failed = self.failures.get(key, {})
         if not failed or len(failed) >= TRIES:
             return bool(failed)
         others = self.scheduler.running
@@ -279,7 +270,7 @@ class Copier:
             for ts in copies
             if (request := asked.get(ts.key)) is None
             or request.ts is not ts
-            or not every.is_asked(ts.key, request.recipient)  # it has failed
+            or request.recipient.address not in every.asked.get(ts.key, ())  # has failed
             or not (request.recipient in running or self.cordons.is_cordoned(request.recipient))
             or not (now - request.at < PATIENCE_S or self._is_coming(request, now))
         ]
@@ -287,9 +278,9 @@ class Copier:
         missing = [ts for ts in missing if not every.is_uncopyable(ts.key, self.ws)]
         # Those that have failed together wait until nothing else is under way: each may be to blame
         # for others.
-        most = max([every.most(ts.key) for ts in missing], default=0)
+        most = max([every.most.get(ts.key, WINDOW) for ts in missing], default=0)
         if under_way < (WINDOW if most == WINDOW else 1):
-            together = [ts for ts in missing if every.most(ts.key) == most]
+            together = [ts for ts in missing if every.most.get(ts.key, WINDOW) == most]
             self._ask(together[: most - under_way], under_way)
         return copies
 
@@ -343,7 +334,7 @@ class Copier:
         by_recipient: dict[str, list[Any]] = {}
         recipients = self._recipients()
         for ts in sorted(missing, key=lambda ts: ts.nbytes, reverse=True):
-            failed, last = self.every.failed_on(ts.key), self._asked.get(ts.key)
+            failed, last = self.every.failures.get(ts.key, {}), self._asked.get(ts.key)
             late = [last.recipient.address] if last else []
             recipient = recipients.take(ts.nbytes, but={*failed, *late}) or recipients.take(
                 ts.nbytes, but=failed
