@@ -47,6 +47,11 @@ TRIES = 4
 #: Copies that were asked for together may have failed for one of them: so much fewer come next.
 FEWER = 10
 
+#: Stands for the number of copies where one was asked for alone, and failed. It is asked for again
+#: at once: after a fetch that failed the next one over the same connection fails as well, because
+#: who could not unpickle has not said so, and `Worker.get_data` takes the request for that word.
+AGAIN = 0
+
 #: A task may need several results that can't be copied, and they may be on different workers.
 CALLS_HOME = 3
 
@@ -152,13 +157,18 @@ class RequestedCopies:
         ws: Any = self.scheduler.workers.get(address)
         if ts is None or ws is None or not ts.who_has or ws in ts.who_has:
             return
-        together = self.asked.get(key, {}).pop(address, 0)
-        if together == 1:
+        together = self.asked.get(key, {}).pop(address, None)
+        if together == AGAIN:
             self.failures.setdefault(key, {})[address] = str(msg.get("exception_text") or "")
-        elif together:
+        elif together is not None and together > 1:
             self.most[key] = max(1, together // FEWER)
         self._call_home(ts, ws)
         self._free(key, address)
+        if together == 1:
+            self.add(key, ws, AGAIN)
+            self.scheduler.request_acquire_replicas(
+                address, [key], stimulus_id=f"dask-adaptive-again-{key}"
+            )
 
     def uncopyable(self, ws: WorkerState) -> str:
         """A result that this worker alone can hold, in words; empty: there is none."""
