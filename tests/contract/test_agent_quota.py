@@ -291,6 +291,35 @@ async def test_exact_holds_for_who_leaves_and_what_is_bound_to_it(c, s, a, b) ->
     await c.cancel(bound)
 
 
+@pytest.mark.parametrize("way", ["called back", "an objection", "it stays"])
+@with_lifetimes(config=UNQUEUED)
+async def test_exact_holds_for_who_comes_back_to_tasks_that_wait(c, s, a, b, agent, way) -> None:
+    """The scheduler assigns them at the instant at which a gate opens."""
+    await limit(s, [a], 3, exact=True)
+    kept = c.submit(runs, 0, delay_s=0, workers=[a.address], allow_other_workers=True)
+    await wait(kept)
+    ending = None
+    if way != "it stays":
+        await until_state(s, a.name, wire.DRAINED)
+    s.handle_worker_status_change(Status.paused, b.address, "test")
+    if way == "it stays":
+        ending = asyncio.ensure_future(agent.drains.lifetime(a.address))
+        await until(lambda: agent.drains.ongoing)
+    tasks = c.map(runs, range(1, 11), delay_s=0.05)
+    if way != "it stays":
+        await until(lambda: s.unrunnable)
+        await (pin(s, a) if way == "an objection" else ask(s, wire.CANCEL, names=[str(a.name)]))
+    await until(lambda: len(RUNS) >= 3)
+    await asyncio.sleep(0.3)
+
+    assert {a.address: 3} == made()
+    s.handle_worker_status_change(Status.running, b.address, "test")
+    await c.gather([kept, *tasks])
+    assert {a.address: 3, b.address: 8} == made()
+    if ending is not None:
+        await ending
+
+
 @with_agent(4)
 async def test_without_an_exact_limit_nothing_of_it_is_in_place(c, s, *workers, agent) -> None:
     stealing = s.extensions["stealing"]

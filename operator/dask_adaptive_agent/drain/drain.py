@@ -176,13 +176,12 @@ class Drain:
             self._note_success()
         else:
             rename(self._scheduler, self.ws, self.name)
-            self._owner.back(self.gate)
-        self._owner.ended(self, veto)
+        self._owner.ended(self, veto, is_back=not is_gone)
 
     def hand_over(self) -> None:
         """End it without bringing the worker back: somebody else goes on from here."""
         self._stop()
-        self._owner.ended(self, None)
+        self._owner.ended(self)
 
     def _stop(self) -> None:
         self.is_over = True

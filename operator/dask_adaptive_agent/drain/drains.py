@@ -211,7 +211,7 @@ class Drains(Noting):
         if is_retired:
             gate.is_held = False
         else:
-            self.back(gate)
+            self._back(gate)
 
     def review(self) -> None:
         """The operator still wants all of them: renew their leases, and be up to date."""
@@ -270,19 +270,22 @@ class Drains(Noting):
             logger.exception("Failed to read pins; holding worker %s", ws.address)
             return f"pins that can't be read ({error!r})"
 
-    def back(self, gate: Gate) -> None:
+    def ended(self, drain: Drain, veto: Veto | None = None, *, is_back: bool = False) -> None:
+        """Put the books right, and only then bring the worker back: that has it given tasks."""
+        self.ongoing.pop(drain.ws.address, None)
+        if veto is not None:
+            self._verdicts[drain.ws.address] = (self.clock(), veto)
+            logger.info("Worker %s stays: %s", drain.ws.address, veto.message)
+        if is_back:
+            self._back(drain.gate)
+
+    def _back(self, gate: Gate) -> None:
         """To service, or to what else keeps it out of it."""
         if gate.others:
             return  # when they are done
         self.cordons.take_back(gate)
         if lifetime.left_s(gate.ws) <= 0 and gate.ws.address in self.scheduler.workers:
             self._live_out(gate.ws)
-
-    def ended(self, drain: Drain, veto: Veto | None) -> None:
-        self.ongoing.pop(drain.ws.address, None)
-        if veto is not None:
-            self._verdicts[drain.ws.address] = (self.clock(), veto)
-            logger.info("Worker %s stays: %s", drain.ws.address, veto.message)
 
     def _live_out(self, ws: WorkerState) -> None:
         """

@@ -336,10 +336,9 @@ class Cordons(Noting):
             bounded = {address: one.group for address, one in out.items() if one.why.is_bounded}
             if not self.limits.may_cordon(group, Counter({**self._taken, **bounded}.values())):
                 return False
+        gate = gate or self._own_gate(ws, why)
         if gate is None:
-            if ws.status not in STAYING or self.is_leaving(ws.address):
-                return False
-            gate = self.gates.hold(ws)
+            return False
         self.expect_leaving()
         mover = Mover(self.scheduler, ws, self.clock)
         out[ws.address] = Cordon(gate, why, self.clock(), mover, group)
@@ -348,6 +347,17 @@ class Cordons(Noting):
         self._report(entry, why)
         self._hasten()
         return True
+
+    def _own_gate(self, ws: WorkerState, why: Why) -> Gate | None:
+        """None: the worker is on its way out; even so, it gets no run beyond an exact quota."""
+        if ws.status not in STAYING:
+            return None
+        gate = self.gates.hold(ws)
+        if not self.is_leaving(ws.address):
+            return gate
+        if why.is_exact:
+            gate.shut()  # it stays for a while, or somebody else's call waits for its turn
+        return None
 
     def _room(self, ws: WorkerState) -> int:
         """The number of tasks bound to a worker that its exact quota still allows."""

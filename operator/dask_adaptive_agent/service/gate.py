@@ -120,10 +120,11 @@ class Gate:
 
     def open(self) -> None:
         """Back to service. Harmless when it is in service."""
+        self.thaw()
         if self.is_shut:
             self.is_shut = False
+            # Last: the scheduler assigns what waits at once, and the worker may be shut out again.
             self._set_status(self.reported)
-        self.thaw()
 
     def release(self) -> None:
         """Back to service, for good."""
