@@ -80,6 +80,7 @@ class Past:
     deleted: frozenset[str] = frozenset()  # of them: deleted, and not yet seen gone
     told: frozenset[str] = frozenset()  # addresses of Dask workers whose end we have told of
     seen: frozenset[str] = frozenset()  # workers that have been connected, as long as they exist
+    lost: Mapping[str, float] = field(default_factory=dict)  # of them, not now: since, our clock
     awaited: Mapping[str, float] = field(default_factory=dict)  # the others: since when, our clock
     floors: Mapping[str, int] = field(default_factory=dict)  # `Plan.floors`
     aborts: Mapping[str, int] = field(default_factory=dict)  # replacements that did not come

@@ -114,6 +114,7 @@ def renewed(past: Past) -> Past:
         homes=past.homes,
         recycle=kept,
         seen=past.seen,
+        lost=past.lost,
         awaited=past.awaited,
         aborts=past.aborts,
         counted=past.counted,

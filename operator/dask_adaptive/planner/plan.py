@@ -52,6 +52,9 @@ from dask_adaptive.planner.recycling.select import (
 #: Fewer workers that are away never stop anything: in a small cluster one is soon a large part.
 AWAY_LEAST = 3
 
+#: A lost worker is waited for for so long; one without a node for `unschedulableTimeout`.
+LOST_S = 600.0
+
 #: A worker that takes so many times longer than others did is not counted on any more.
 LATE = 3.0
 
@@ -220,7 +223,8 @@ def _too_many_away(context: PassContext) -> str:
     Say that nothing is to be scaled, because more of the workers than `maxUnready` are away.
 
     Then something is wrong with more than the load (a network, a registry, a zone), and what the
-    scheduler says of load is as wrong. What never connected, or we let go or replace, is not away.
+    scheduler says of load is as wrong. What never connected, or we let go or replace, is not away,
+    and what does not come back is not for ever: then it is taken away, and others may come.
 
     Source:
         cluster-autoscaler, `--max-total-unready-percentage` (45) and `--ok-total-unready-count`
@@ -237,7 +241,7 @@ def _too_many_away(context: PassContext) -> str:
         return ""
     return (
         f"{away} of {known} connected workers are lost, more than {most:.0%}"
-        " (maxUnready): nothing is scaled until they are back"
+        " (maxUnready): nothing is scaled until they are back, or given up"
     )
 
 
@@ -247,6 +251,11 @@ def _is_let_go(worker: ObservedWorker, context: PassContext) -> bool:
         return True  # gated: whoever shares out places took it, and will bring it back
     if worker.name in past.leaving or worker.name in past.restarted:
         return True
+    if not worker.is_connected:  # lost for too long: given up, like one that never came
+        is_placed = worker.unscheduled_at is None
+        most_s = LOST_S if is_placed else context.policy.unschedulable_timeout_s
+        if context.horizon.is_over(past.lost.get(worker.name, context.now) + most_s - context.now):
+            return True
     # Replaced in place: its next pod is on its way. Later than that it is away like any other.
     recycled = past.counted.get(worker.name)
     if recycled is None or recycled == worker.pod_uid:

@@ -277,6 +277,22 @@ def test_a_refusal_is_told_once_and_asked_again_later() -> None:
     assert len(refused) <= 40 * 5 / 15
 
 
+def test_workers_that_are_lost_for_good_go_when_they_have_been_waited_for() -> None:
+    """Their machines do not come back, and there is no more work."""
+    fake = FakeCluster(10, target=10)
+    fake.steps(2)
+    fake.start_s, fake.target = 1e9, 0
+    for name in list(fake.cluster.workers)[:5]:
+        fake.cluster.crash(name)
+    fake.steps(100)
+    assert 10 == len(fake.cluster.workers)
+    assert Reason.TOO_MANY_UNREADY is fake.last.plan.reason
+
+    fake.steps(100)
+
+    assert not fake.cluster.workers
+
+
 CLIENT = Pin("client", "nb-1", "debugging", until=10.0, latest=3600.0, since=-5.0)
 
 

@@ -112,6 +112,10 @@ COUNTED = {
 }
 
 
+def lost_for(seconds: float) -> Past:
+    return dataclasses.replace(TEN, lost=dict.fromkeys(FIVE_NAMES, NOW - seconds))
+
+
 def ten(gone: int, of: int = 10, **changes: Any) -> list[ObservedWorker]:
     """Workers of which the first are away, as `changes` say."""
     return [pending(f"w{i}", **changes) if i < gone else worker(f"w{i}") for i in range(of)]
@@ -134,6 +138,10 @@ def ten(gone: int, of: int = 10, **changes: Any) -> list[ObservedWorker]:
                      id="away-before-it-was-replaced"),
         pytest.param([*ten(5, of=9), worker("d", **DRAINING)], TEN, 0.5, True,
                      id="one-that-leaves-is-not-counted"),
+        pytest.param(ten(5), lost_for(599), 0.45, True, id="they-may-come-back"),
+        pytest.param(ten(5), lost_for(600), 0.45, False, id="given-up"),
+        pytest.param(ten(5, unschedulable_s=1.0), lost_for(299), 0.45, True, id="no-node-so-far"),
+        pytest.param(ten(5, unschedulable_s=1.0), lost_for(300), 0.45, False, id="no-node"),
     ],
 )  # fmt: skip
 def test_how_many_away_are_too_many(

@@ -51,6 +51,7 @@ def remember_recycles(
     return replace(
         past,
         seen=seen,
+        lost={n: past.lost.get(n, now) for n in seen if not workers[n].dask_names},
         awaited={
             # The start of one that is gated begins when its gate opens, and that is seen at once.
             n: now + SEEN_S if w.gated else past.awaited.get(n, now)
