@@ -15,7 +15,7 @@ from dask_adaptive_agent import __version__, patching, wire
 from dask_adaptive_agent.answers import Answers
 from dask_adaptive_agent.demand.client_calls import ClientCalls
 from dask_adaptive_agent.demand.demand import DemandView
-from dask_adaptive_agent.drain.drain import Terms
+from dask_adaptive_agent.drain.drain import Drain, Terms
 from dask_adaptive_agent.drain.drains import Drains, combined
 from dask_adaptive_agent.drain.upstream_calls import UpstreamCalls
 from dask_adaptive_agent.page.page import DashboardPage, Looks
@@ -278,7 +278,7 @@ class Agent:
         self.expect_holds()
         return self.pins.pin(request)
 
-    def retire(self, request: Request) -> wire.RetireAnswer:
+    def retire(self, request: Request) -> Any:
         asked = names(request)
         busy_ok = flag(request, "busy_ok", False)
         self._look()
@@ -289,10 +289,20 @@ class Agent:
             by_force=one_of(request, "on_timeout", ("Abort", "Force"), "Abort") == "Force",
             over_pins=_over_pins(request),
         )
-        return self._each(asked, lambda ws: self.drains.retire(ws, terms, busy_ok=busy_ok))
+        ends = one_of(request, "ends", ("", wire.PROCESSES, wire.NAMES), "")
+        answer = self._each(asked, lambda ws: self.drains.retire(ws, terms, busy_ok=busy_ok))
+        states = {one["state"] for one in answer["outcomes"]}
+        if not ends or states & {wire.ACTIVE, wire.DRAINING}:
+            return answer  # processes that share a pod end together
+        if ends == wire.NAMES:
+            self.drains.call_off(asked, terms)
+        drained = [[self.drains.ongoing[w.address] for w in ws] for ws in self.roster.named(asked)]
+        return self._removed(dict(zip(asked, drained)))
 
     def cancel(self, request: Request) -> wire.RetireAnswer:
-        return self._each(names(request), self.drains.cancel)
+        asked = names(request)
+        self.drains.welcome(asked)
+        return self._each(asked, self.drains.cancel)
 
     def leave(self, request: Request) -> wire.RetireAnswer:
         self._expect("names", self.drains.free_names)
@@ -326,6 +336,7 @@ class Agent:
             self.cordons.worker_joined(entry)
         ws = self.scheduler.workers[address]
         self.plans.worker_joined(group_of(ws).stem)
+        self.drains.worker_joined(ws)
         for drain in self.drains.terminations().values():
             if drain.ws is not ws and str(drain.name) == str(ws.name):
                 # One that departs gives its name to another one: its pins stay with it.
@@ -394,6 +405,7 @@ class Agent:
         self.settings.lapse()
         self.cordons.limits_changed()
         self.plans.clear()
+        self.drains.welcome()
         self.known.refresh()
         self.reliefs.configure(self.settings.relief)
         self.shuffles.look()
@@ -401,16 +413,16 @@ class Agent:
     def _removing(self, ws: WorkerState) -> bool:
         """
         A worker is about to be removed from the scheduler: count what has to be done again, and
-        tell whether its end was announced.
+        tell whether its end was announced, or is our doing.
         """
         cause = self._cause(ws)
         if self.scheduler.status in ENDING:
-            return cause == wire.ENDED
+            return cause != wire.LOST
         only = [ts for ts in ws.has_what if len(ts.who_has or ()) == 1]
         self.cordons.tasks_return([*ws.processing, *only])
         lost = len(ws.processing) + sum([bool(ts.who_wants or ts.waiters) for ts in only])
         self.redone[cause] += lost
-        return cause == wire.ENDED
+        return cause != wire.LOST
 
     def _cause(self, ws: WorkerState) -> str:
         """Why a worker that is removed now is gone."""
@@ -445,8 +457,15 @@ class Agent:
     def _each(
         self, asked: list[str], act: Callable[[WorkerState], wire.RetireOutcome]
     ) -> wire.RetireAnswer:
-        by_name = self.roster.by_name()
-        outcomes = [combined(name, [act(ws) for ws in by_name.get(name, ())]) for name in asked]
+        named = zip(asked, self.roster.named(asked))
+        outcomes = [combined(name, [act(ws) for ws in workers]) for name, workers in named]
+        return {"protocol": wire.PROTOCOL, "outcomes": outcomes}
+
+    async def _removed(self, drained: dict[str, list[Drain]]) -> wire.RetireAnswer:
+        outcomes = [
+            combined(name, [await self.drains.remove(drain) for drain in drains])
+            for name, drains in drained.items()
+        ]
         return {"protocol": wire.PROTOCOL, "outcomes": outcomes}
 
 

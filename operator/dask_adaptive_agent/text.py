@@ -5,12 +5,17 @@ from __future__ import annotations
 import re
 
 #: `dask worker --nworkers` names its processes so, after their common name.
-PROCESS = re.compile(r"-\d{1,3}")
+PROCESS, LAST_PROCESS = re.compile(r"-\d{1,3}"), re.compile(r"-\d{1,3}\Z")
 
 
 def is_process_of(own: str, name: str) -> bool:
     """Tells whether a worker called `own` is one of the processes that were started as `name`."""
     return own.startswith(name) and bool(PROCESS.fullmatch(own, len(name)))
+
+
+def common_name(own: str) -> str:
+    """The name that a worker called `own` was started under, if it is one of several processes."""
+    return LAST_PROCESS.sub("", own)
 
 
 def duration(seconds: float) -> str:

@@ -37,6 +37,9 @@ STATUSES = ("running", "paused", "closing_gracefully", "init", "other")
 #: States of a retirement. `active` means none: it is only ever an answer, never in a snapshot.
 ACTIVE, DRAINING, DRAINED = "active", "draining", "drained"
 
+#: What ends behind a request to retire: processes, others come under their names; or names as well.
+PROCESSES, NAMES = "processes", "names"
+
 #: Where a pin comes from.
 SHUFFLE, MANUAL, CLIENT = "shuffle", "manual", "client"
 
@@ -500,6 +503,11 @@ class RetireRequest(Message, total=False):
     other worker can take; and, unless `busy_ok`, when it has a task. A worker that is already being
     retired is answered with its state, re-checked now: `drained` is only said of a worker that at
     this moment has no task and holds no last copy.
+
+    With `ends` the scheduler forgets those that are called drained, so that nobody calls them as
+    they end: no client's `run` fails. One that answers a call now is `draining` until then. With
+    NAMES, too, who joins under one of the names within `deadline_ms` is retired from its first
+    moment: a worker that was called off as it started gets no task.
     """
 
     names: list[str]
@@ -508,6 +516,7 @@ class RetireRequest(Message, total=False):
     deadline_ms: int  # from the first request on; default 15 min
     on_timeout: str  # "Abort" (back to service; default) | "Force" (data moved, tasks given up)
     over_pins: list[str]  # sources of pins that do not count: MANUAL | CLIENT; default none
+    ends: str  # PROCESSES | NAMES: what is about to end, if all are drained or gone; default ""
 
 
 class RetireOutcome(TypedDict):

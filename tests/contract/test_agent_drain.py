@@ -245,6 +245,43 @@ async def test_what_waits_for_somebody_else_is_looked_at_once_for_all(
     del elsewhere
 
 
+@pytest.mark.parametrize("call_s", [0, 0.4])
+@with_agent(4, timeout=60)
+async def test_calls_of_clients_go_on_while_workers_are_deleted(c, s, *workers, call_s) -> None:
+    results = await holding(c, workers[0], 4)
+    for worker in workers:  # else it may close in the middle of a call that began as it was removed
+        worker.periodic_callbacks["heartbeat"].stop()
+
+    async def calls() -> None:
+        while len(s.workers) > 1:
+            assert {1} == set((await c.run(called, call_s)).values())
+
+    calling = asyncio.ensure_future(calls())
+    for worker in workers[:-1]:
+        await until_state(s, worker.name, wire.DRAINED, ends=wire.NAMES)
+        assert worker.address not in s.workers
+        await worker.close()
+    await calling
+    await c.gather(results)
+    assert 4 == len(RUNS)
+
+
+async def called(seconds: float) -> int:
+    await asyncio.sleep(seconds)
+    return 1
+
+
+@with_agent()
+async def test_processes_of_a_pod_are_removed_together(c, s, a, b) -> None:
+    async with Worker(s.address, name="x-0"), Worker(s.address, name="x-1", nthreads=1) as busy:
+        task = await running(c, busy, 1, 0.5)
+        assert [(wire.ACTIVE, wire.V_BUSY)] == await retire(s, "x", ends=wire.NAMES)
+        assert 4 == len(s.workers)
+        await task
+        await until_state(s, "x", wire.DRAINED, ends=wire.PROCESSES)
+        assert {a.address, b.address} == set(s.workers)
+
+
 @with_agent()
 async def test_a_busy_worker_is_refused_unless_asked_for(c, s, a, b) -> None:
     future = await running(c, a, 1, 0.3)

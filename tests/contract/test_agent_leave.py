@@ -256,6 +256,23 @@ async def test_whom_a_name_means(c, s) -> None:
             assert Status.running == s.workers[worker.address].status
 
 
+@pytest.mark.parametrize("name", ["late", "late-1"])
+@with_agent(1)
+async def test_who_was_called_off_and_joins_all_the_same_gets_no_task(c, s, a, agent, name) -> None:
+    """Its Deployment is being deleted; if that fails, the operator calls it back."""
+    async with Worker(s.address, name="late-0", nthreads=1) as idle:
+        assert [(wire.DRAINED, "")] == await retire(s, "late", ends=wire.NAMES)
+        assert {a.address} == set(s.workers)
+        await idle.close()
+    tasks = c.map(slow, range(20), delay_s=0.02)
+    async with Worker(s.address, name=name, nthreads=4) as late:
+        await c.gather(tasks)
+        assert not late.data
+        assert [wire.DRAINED] == [one.state for one in agent.drains.retirements().values()]
+        await ask(s, wire.CANCEL, names=[name])
+        await c.submit(slow, 20, workers=[name])
+
+
 @with_agent()
 async def test_copies_made_meanwhile_are_not_dropped_again(c, s, a, b) -> None:
     """By `ReduceReplicas` of the active memory manager, while a task on the worker needs them."""
@@ -353,8 +370,8 @@ async def on(c: Any, name: Any) -> str:
 
 def meant(s: Any, name: str) -> list[str]:
     """Addresses of those whom our own messages mean by a name."""
-    roster = s.plugins["dask-adaptive"].agent.roster
-    return [ws.address for ws in roster.by_name().get(name, ())]
+    (workers,) = s.plugins["dask-adaptive"].agent.roster.named([name])
+    return [ws.address for ws in workers]
 
 
 async def pinned(s: Any) -> set[str]:

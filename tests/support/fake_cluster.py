@@ -215,7 +215,7 @@ class FakeCluster(SimulatedPorts):
 
     async def retire(
         self, names: Sequence[str], policy: Policy, reason: Reason, *, busy_ok: bool = False,
-        over_pins: bool = False,
+        over_pins: bool = False, ends: str = "",
     ) -> list[Retired]:  # fmt: skip
         workers = self.cluster.workers.values()
         others = any(w.serves and not w.is_cordoned and w.name not in names for w in workers)

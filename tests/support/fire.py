@@ -412,7 +412,7 @@ class Fire:
 
     async def _retires(self, name: str) -> None:
         """
-        By the operator: drained and deleted, or called back.
+        By the operator: drained, removed from the scheduler and deleted, or called back.
 
         Before the pod ends, its hook asks: the operator may be gone by then, or a task have come
         that is bound to this worker.
@@ -431,6 +431,8 @@ class Fire:
                 now = self.agent.retire({"names": [worker.address], **request})["outcomes"][0]
                 is_pinned = worker.address in self.agent.shuffles.pinned()
                 assert not (is_pinned and now["state"] == wire.DRAINED)
+                request["ends"] = self.dice.choice(["", wire.PROCESSES, wire.NAMES])
+                await ask(self.s, wire.RETIRE, names=[worker.address, name], **request)
                 while wire.DRAINING in await leave(self.s, worker.address):
                     await asyncio.sleep(0.02)
                 await self._gone(name, worker)

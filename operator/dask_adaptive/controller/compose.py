@@ -84,10 +84,11 @@ class FollowingLink:
 
     async def retire(
         self, names: Sequence[str], policy: Policy, reason: Reason, *, busy_ok: bool = False,
-        over_pins: bool = False,
+        over_pins: bool = False, ends: str = "",
     ) -> list[Retired]:  # fmt: skip
         link = await self._same()
-        return await link.retire(names, policy, reason, busy_ok=busy_ok, over_pins=over_pins)
+        how = {"busy_ok": busy_ok, "over_pins": over_pins}
+        return await link.retire(names, policy, reason, ends=ends, **how)
 
     async def limit(self, limits: Limits) -> None:
         await (await self._same()).limit(limits)

@@ -48,6 +48,9 @@ class Attempts:
         known = self._known.get(_name(action))
         return known.why if known and self._clock() < known.until else ""
 
+    def is_again(self, action: Action) -> bool:
+        return _name(action) in self._known
+
     def failed(self, action: Action, exc: PlatformError) -> None:
         known = self._known.setdefault(_name(action), _Failed(Backoff(FIRST_S, LONGEST_S)))
         known.until = self._clock() + known.backoff.next_s(exc.retry_after_s)
@@ -100,7 +103,7 @@ async def act(
             if isinstance(action, DeleteCluster):
                 outcome = await _end(action, ports, still_unused)
             else:
-                outcome = await _do(action, policy, ports)
+                outcome = await _do(action, policy, ports, is_again=attempts.is_again(action))
         except PlatformError as exc:
             attempts.failed(action, exc)
             outcome = Outcome(action, False, Reason.ACTION_FAILED, str(exc))
@@ -119,7 +122,7 @@ async def _end(action: DeleteCluster, ports: Ports, still_unused: StillUnused | 
     return Outcome(action, True, action.reason, action.message)
 
 
-async def _do(action: Action, policy: Policy, ports: Ports) -> Outcome:
+async def _do(action: Action, policy: Policy, ports: Ports, *, is_again: bool) -> Outcome:
     match action:
         case SetReplicas(group, replicas):
             await ports.platform.set_replicas(group, replicas)
@@ -131,7 +134,7 @@ async def _do(action: Action, policy: Policy, ports: Ports) -> Outcome:
         case Cancel(_, names):
             await ports.link.cancel(names)
         case Delete() | Restart():
-            return await _take_away(action, policy, ports)
+            return await _take_away(action, policy, ports, is_again=is_again)
         case SetPin(_, names, _, _, ttl_s, note):
             await ports.link.pin(names, ttl_s=ttl_s, note=note)
         case Unpin(_, names):
@@ -151,13 +154,20 @@ async def _retire(action: Retire, policy: Policy, ports: Ports) -> Outcome:
     return outcome
 
 
-async def _take_away(action: Delete | Restart, policy: Policy, ports: Ports) -> Outcome:
+async def _take_away(
+    action: Delete | Restart, policy: Policy, ports: Ports, *, is_again: bool
+) -> Outcome:
     # The snapshot is seconds old. Ask again, now: a worker that has connected since, was pinned,
     # or holds a new result must not be deleted. One that never connected is known by its own name.
-    names = action.dask_names or (action.worker,)
-    answers = await ports.link.retire(names, policy, action.reason)
+    # So is the second process of a pod that has connected since the first.
+    names = tuple(dict.fromkeys((*action.dask_names, action.worker)))
+    ends = "names" if isinstance(action, Delete) else "processes"
+    # What the scheduler forgets starts anew if the platform refuses: it does so only once.
+    answers = await ports.link.retire(names, policy, action.reason, ends="" if is_again else ends)
     if not all(a.state in {"drained", "gone"} for a in answers):
         refusal = _refusal(answers)
+        if refusal is not None:
+            await ports.link.cancel(names)  # together, or not at all
         message = refusal.message if refusal else "has connected or has work since; it drains first"
         reason = (refusal and refusal.veto) or Reason.RETIRING
         return Outcome(action, False, reason, message)

@@ -124,13 +124,15 @@ class SchedulerLink(Protocol):
 
     async def retire(
         self, names: Sequence[str], policy: Policy, reason: Reason, *, busy_ok: bool = False,
-        over_pins: bool = False,
+        over_pins: bool = False, ends: str = "",
     ) -> list[Retired]:  # fmt: skip
         """
         Begin to drain Dask workers, or ask how far they are; idempotent.
 
         Args:
             over_pins: Pins of people and of code do not count.
+            ends: What we end if all are drained or gone: "processes", or with them their "names",
+                under which none comes then. The scheduler forgets them at once.
         """
 
     async def limit(self, limits: Limits) -> None:

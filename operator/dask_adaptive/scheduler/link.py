@@ -165,7 +165,7 @@ class Link:
 
     async def retire(
         self, names: Sequence[str], policy: Policy, reason: Reason, *, busy_ok: bool = False,
-        over_pins: bool = False,
+        over_pins: bool = False, ends: str = "",
     ) -> list[Retired]:  # fmt: skip
         # A stopped worker that is retired still counts as stopped, until limits come from
         # somebody who knows of it: the next ones are sent though they be the same.
@@ -176,6 +176,7 @@ class Link:
             names,
             reason=reason.value,
             busy_ok=busy_ok,
+            ends=ends,
             deadline_ms=round(policy.retirement.grace_period_s * 1000),
             on_timeout=policy.retirement.on_timeout.value,
             **beaten,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import wraps
@@ -21,7 +22,7 @@ from dask_adaptive_agent.quotas.cordons import Cordons
 from dask_adaptive_agent.service.data_copier import RequestedCopies, is_stuck
 from dask_adaptive_agent.service.gate import Gate
 from dask_adaptive_agent.service.task_mover import arriving
-from dask_adaptive_agent.text import is_process_of, plural
+from dask_adaptive_agent.text import common_name, is_process_of, plural
 from dask_adaptive_agent.worker_side import lifetime
 
 if TYPE_CHECKING:
@@ -31,6 +32,13 @@ logger = logging.getLogger(__name__)
 
 #: Seconds for which the veto that ended a drain is kept for the next request.
 VERDICT_S = 60.0
+
+#: Names of workers that were called off.
+MOST_CALLED_OFF = 10_000
+
+#: Seconds between two looks at a drained worker that answers a call, and how many there are: before
+#: the scheduler forgets it, and after that.
+CALL_LOOK_S, CALL_LOOKS, LAST_CALL_LOOKS = 0.002, 100, 1000
 
 OWN_END = Terms("its lifetime is over", is_lifetime=True)
 
@@ -50,6 +58,7 @@ class Drains(Noting):
         self.asked = RequestedCopies(self.scheduler)
         self._gates = self.cordons.gates
         self._verdicts: dict[str, tuple[float, Veto]] = {}
+        self._called_off: dict[str, tuple[float, Terms]] = {}  # by name: until when, and how
         self._background: set[asyncio.Future[Any]] = set()
         self.outlived: set[str] = set()  # addresses of those who have said that their life is over
 
@@ -110,6 +119,47 @@ class Drains(Noting):
             for address, one in drains
         ]
         return outcomes + [_gone(name) for name in unknown]
+
+    def call_off(self, names: Iterable[str], terms: Terms) -> None:
+        """Whoever joins under one of these names is retired, as long as its pod may live."""
+        self._called_off.update((name, (self.clock() + terms.left_s, terms)) for name in names)
+        while len(self._called_off) > MOST_CALLED_OFF:
+            del self._called_off[next(iter(self._called_off))]
+
+    def welcome(self, names: Iterable[str] | None = None) -> None:
+        """These names (all) are called off no more."""
+        for own in list(self._called_off if names is None else names):
+            for name in (own, common_name(own)):
+                self._called_off.pop(name, None)
+
+    def worker_joined(self, ws: WorkerState) -> None:
+        """One that was called off as it started gets no task at all."""
+        for name in (str(ws.name), common_name(str(ws.name))):
+            until, terms = self._called_off.get(name, (-math.inf, OWN_END))
+            if self.clock() < until:
+                self._look(self._terminating(ws, terms))
+                return
+
+    async def remove(self, drain: Drain) -> wire.RetireOutcome:
+        """
+        Have the scheduler forget a drained worker, between two calls to it.
+
+        `Scheduler.remove_worker` cuts calls that go on, such as those of `Client.run`. The worker
+        is not told, and answers whoever has chosen it in this very turn of the loop; with its next
+        heartbeat it finds out, and closes.
+        """
+        await self._until_not_called(drain, CALL_LOOKS)
+        self._look(drain)  # a pin, or a task, may have come
+        if drain.state == wire.DRAINED and not self._is_called(drain):
+            await self.scheduler.remove_worker(
+                drain.ws.address, stimulus_id=f"dask-adaptive-leave-{self.clock()}", close=False
+            )
+            await self._until_not_called(drain, LAST_CALL_LOOKS)
+        if self.scheduler.workers.get(drain.ws.address) is not drain.ws:
+            return outcome(str(drain.name), wire.DRAINED, "has been removed")
+        if drain.state == wire.DRAINED:
+            return outcome(str(drain.name), wire.DRAINING, "answers a call")
+        return self._outcome(drain)
 
     def free_names(self, patches: Patches) -> None:
         """
@@ -286,6 +336,20 @@ class Drains(Noting):
         self.cordons.take_back(gate)
         if lifetime.left_s(gate.ws) <= 0 and gate.ws.address in self.scheduler.workers:
             self._live_out(gate.ws)
+
+    async def _until_not_called(self, drain: Drain, looks: int) -> None:
+        for _ in range(looks):
+            await asyncio.sleep(CALL_LOOK_S)
+            if not self._is_called(drain):
+                return
+
+    def _is_called(self, drain: Drain) -> bool:
+        """Tells whether a call to it, or to its nanny, goes on that it has the time to answer."""
+        pool, ws = self.scheduler.rpc, drain.ws
+        calls = [
+            to.get(a) for to in (pool.occupied, pool._connecting) for a in (ws.address, ws.nanny)
+        ]
+        return drain.left_s > 0 and any(calls)
 
     def _live_out(self, ws: WorkerState) -> None:
         """

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import bisect
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from dask_adaptive_agent.quotas.worker_limits import NEVER
+from dask_adaptive_agent.text import common_name
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, WorkerState
@@ -84,18 +86,24 @@ class Roster:
             entry.active_at = now
         return now - entry.active_at
 
-    def by_name(self) -> dict[str, list[WorkerState]]:
+    def named(self, names: Iterable[str]) -> list[list[WorkerState]]:
         """
-        Workers by the name they have on the wire.
+        The workers that each of these names means: by the name they have on the wire, or else all
+        processes that were started under it.
 
         Dask's names are any hashable (LocalCluster's are whole numbers), so two workers may share
         the text of a name; each of them is meant then.
         """
-        out: dict[str, list[WorkerState]] = {}
+        exact: dict[str, list[WorkerState]] = defaultdict(list)
+        common: dict[str, list[WorkerState]] = defaultdict(list)
         for ws in self._scheduler.workers.values():
             for name in {str(ws.name), ws.address}:
-                out.setdefault(name, []).append(ws)
-        return out
+                exact[name].append(ws)
+        asked = list(names)
+        if any(name not in exact for name in asked):
+            for own, workers in exact.items():
+                common[common_name(own)] += workers
+        return [exact.get(name) or common[name] for name in asked]
 
     def _add(self, ws: WorkerState) -> Entry:
         self.entries.pop(ws.address, None)  # a new worker goes to the end: the order is by slot

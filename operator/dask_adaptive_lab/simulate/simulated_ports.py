@@ -163,7 +163,7 @@ class SimulatedPorts:
 
     async def retire(
         self, names: Sequence[str], policy: Policy, reason: Reason, *, busy_ok: bool = False,
-        over_pins: bool = False,
+        over_pins: bool = False, ends: str = "",
     ) -> list[Retired]:  # fmt: skip
         return [self._retire(name, reason, busy_ok=busy_ok) for name in names]
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from dask_adaptive.loop.act import Attempts, act
 from dask_adaptive.loop.conditions import conditions_of
 from dask_adaptive.loop.ports import EventType, Retired
 from dask_adaptive.loop.status import Status
@@ -28,6 +29,7 @@ from dask_adaptive.model.policy import Disruption, Mode, Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Replacing
 from dask_adaptive.planner.plan import plan
+from dask_adaptive_lab.simulate.simulated_ports import completed
 from support.fake_cluster import W1, W2, FakeCluster
 from support.worlds import (
     GOING,
@@ -275,6 +277,27 @@ def test_a_refusal_is_told_once_and_asked_again_later() -> None:
     assert {EventType.NORMAL} == {e.type for e in refused}
     assert [W1] == list(fake.cluster.workers)
     assert len(refused) <= 40 * 5 / 15
+
+
+@pytest.mark.parametrize("state", ["active", "gone"])
+def test_processes_of_a_pod_end_together_or_not_at_all(state: str) -> None:
+    asked: list[tuple[str, ...]] = []
+
+    class Agent(FakeCluster):
+        async def retire(self, names: Sequence[str], *_: Any, **how: Any) -> list[Retired]:
+            asked.append((*names, how["ends"]))
+            return [Retired(name, state if name == "w" else "drained") for name in names]
+
+        async def cancel(self, names: Sequence[str]) -> list[Retired]:
+            asked.append(tuple(names))
+            return []
+
+    delete = Delete("w", ("w-0",), Reason.DRAINED, "drained", "u")
+    decided = Plan(Reason.DRAINED, "drained", actions=(delete,))
+    (outcome,) = completed(act(decided, POLICY, Agent(1).ports(), Attempts(lambda: 0.0)))
+
+    assert outcome.done is (state == "gone")
+    assert [("w-0", "w", "names"), ("w-0", "w")][: 2 - outcome.done] == asked
 
 
 def test_workers_that_are_lost_for_good_go_when_they_have_been_waited_for() -> None:
