@@ -21,7 +21,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from distributed import Nanny
 from distributed.core import Status
 
 logger = logging.getLogger("distributed.dask_adaptive")
@@ -156,7 +155,7 @@ def _is_nannys(server: Any, there: Any) -> bool:
 
     One of a LocalCluster is left alone: Python waits for it when the user's program ends.
     """
-    is_stock = there == signal.SIG_DFL and not isinstance(server, Nanny)
+    is_stock = there == signal.SIG_DFL and not _is_nanny(server)
     return is_stock and _parent_catches(signal.SIGTERM)
 
 
@@ -203,9 +202,13 @@ async def _ask(scheduler: Any, address: str, left_s: float) -> str:
     return f"{outcome['state']}: {outcome['message']}" if is_left else ""
 
 
+def _is_nanny(server: Any) -> bool:
+    return hasattr(server, "process")
+
+
 def _address_of(server: Any) -> str:
     """Of the worker; empty while its process starts."""
-    if not isinstance(server, Nanny):
+    if not _is_nanny(server):
         return str(server.address)
     process: Any = server.process
     is_up = process is not None and process.status == Status.running
