@@ -44,8 +44,8 @@ from dask_adaptive_agent.quotas.roster import Entry, Roster, SoleBytes
 from dask_adaptive_agent.quotas.worker_limits import WorkerLimits
 from dask_adaptive_agent.relief.registry import Reliefs, at_start
 from dask_adaptive_agent.relief.workers_to_close import WorkersToClose
-from dask_adaptive_agent.service.groups import group_of
 from dask_adaptive_agent.service.stuck_threads import StuckThreads
+from dask_adaptive_agent.service.worker_groups import group_of
 from dask_adaptive_agent.shuffle.delay import ShuffleDelay
 from dask_adaptive_agent.shuffle.runs import ShufflePlacement, Shuffles
 from dask_adaptive_agent.shuffle.upcoming import Barriers

@@ -432,7 +432,7 @@ class UpcomingShuffleRow(TypedDict):
     outputs: int
 
 
-class Work(TypedDict):
+class DemandTotals(TypedDict):
     """A `DemandPart` as every agent sends it."""
 
     prefixes: PrefixColumns
@@ -443,7 +443,7 @@ class Work(TypedDict):
     every_ms: int  # from one time to the next
 
 
-class DemandPart(Work, total=False):
+class DemandPart(DemandTotals, total=False):
     """All the work that there is, whether it can run now or not."""
 
     trickle_ms: int  # of work that has come so into a queue that has not been empty since

@@ -26,7 +26,7 @@ TOGETHER_S = 1.0
 LATE = 2.0
 
 
-class Coming(NamedTuple):
+class Stream(NamedTuple):
     """Work that is expected to keep coming, until it is late."""
 
     rate: float = 0.0  # thread-seconds a second
@@ -77,11 +77,11 @@ class Batches:
         elif seconds:
             queue.add(now, seconds)
 
-    def coming(self, now: float) -> Coming:
+    def coming(self, now: float) -> Stream:
         """By the batches, or by the queue that never empties: whichever shows more."""
         return max(self._by_batches(now), self._by_queue(now))
 
-    def _by_batches(self, now: float) -> Coming:
+    def _by_batches(self, now: float) -> Stream:
         """
         The average since the first batch.
 
@@ -89,22 +89,22 @@ class Batches:
         nothing comes where all came at once, nor where the next batch is so late that it may not.
         """
         if len(self._batches) < 2:
-            return Coming()
+            return Stream()
         first, last = self._batches[0], self._batches[-1]
         lasted_s = last.first_at - first.first_at
         every_s = lasted_s / (len(self._batches) - 1)
         if now - last.last_at > LATE * every_s:
-            return Coming(every_s=every_s)
-        return Coming((sum([b.seconds for b in self._batches]) - last.seconds) / lasted_s, every_s)
+            return Stream(every_s=every_s)
+        return Stream((sum([b.seconds for b in self._batches]) - last.seconds) / lasted_s, every_s)
 
-    def _by_queue(self, now: float) -> Coming:
+    def _by_queue(self, now: float) -> Stream:
         queue = self._queue
         if queue is None or not queue.times:
-            return Coming()
+            return Stream()
         lasted_s = queue.last_at - queue.first_at
         if now - queue.last_at > LATE * lasted_s / queue.times:
-            return Coming()
-        return Coming(queue.seconds / lasted_s, lasted_s / queue.times, queue.seconds)
+            return Stream()
+        return Stream(queue.seconds / lasted_s, lasted_s / queue.times, queue.seconds)
 
 
 @dataclass(eq=False)

@@ -21,7 +21,7 @@ from dask_adaptive_agent import wire
 from dask_adaptive_agent.demand.durations import TO_COME, Durations, Stage, TaskKind, is_among
 from dask_adaptive_agent.protocol.operator_side import Noting
 from dask_adaptive_agent.quotas.worker_limits import UNNAMED, WorkerLimits
-from dask_adaptive_agent.service.groups import group_of
+from dask_adaptive_agent.service.worker_groups import group_of
 from dask_adaptive_agent.text import duration
 from dask_adaptive_agent.worker_side import lifetime
 

@@ -15,8 +15,8 @@ from distributed.core import Status
 from dask_adaptive_agent import patching
 from dask_adaptive_agent.demand.graph_shape import is_bound
 from dask_adaptive_agent.failing import logged
-from dask_adaptive_agent.service.groups import group_of
 from dask_adaptive_agent.service.task_mover import considered
+from dask_adaptive_agent.service.worker_groups import group_of
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, TaskState, WorkerState
