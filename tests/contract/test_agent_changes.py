@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +18,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from dask_adaptive_agent import wire
+from dask_adaptive_agent.demand import durations
 from dask_adaptive_agent.loading.attach import install, uninstall
 from dask_adaptive_agent.protocol.changes import GAP_S
 from support.agent_cluster import Clock, clear_shared, with_agent
@@ -442,7 +444,10 @@ def assert_same(told: Any, there: Any) -> None:
 
 @pytest.mark.skipif(SnapshotReader is None, reason="the operator is not installed")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-async def test_what_is_told_bit_by_bit_is_all_that_there_is() -> None:
+async def test_what_is_told_bit_by_bit_is_all_that_there_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(durations, "LOOK_PART", math.inf)  # both readers see what is there now
     async with Scheduler(port=0, dashboard=False, host="127.0.0.1", validate=False) as s:
 
         @given(steps=STEPS)

@@ -197,7 +197,7 @@ async def test_what_quotas_are_measured_by_is_read(s, client, workers, link) -> 
 async def test_a_cordoned_worker_and_why_one_leaves_are_read(s, client, workers, link) -> None:
     await link.observe(POLICY)
     await link.limit(EXACT)
-    done = client.map(inc, range(4), workers=["a", "b"], pure=False)
+    done = client.map(inc, range(4), workers=["a", "b"], allow_other_workers=True, pure=False)
     await wait(done)
     await until(lambda: len(s.running) == 1)
     stopped = await seen(link, "a")

@@ -174,7 +174,7 @@ class SchedulerWorker:
     sole_bytes: int  # results that no other worker holds
     memory: int = 0
     memory_limit: int = 0
-    joined_at: float | None = None  # None: not known
+    joined_at: float | None = field(default=None, compare=False)  # told once; None: not known
     closable: bool = False  # offered by workers_to_close
     actors: bool = False
     pins: tuple[Pin, ...] = ()

@@ -102,9 +102,7 @@ def bounds_of(policy: Policy) -> dict[str, GroupBounds]:
 
 def load(fake: FakeCluster, loads: dict[str, int]) -> None:
     """From now on so many workers of each group are at work, and a client asks for as many."""
-    fake.wants = tuple(
-        Want(n, 60.0, "nb", "" if name == GROUP else name) for name, n in loads.items() if n
-    )
+    fake.wants = tuple(Want(n, 60.0, "nb", name) for name, n in loads.items() if n)
     for name, count in loads.items():
         fake.occupy(count, name)
 
