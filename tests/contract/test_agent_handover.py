@@ -292,11 +292,6 @@ async def _interrupted_later(p: Processes, doomed: Doomed) -> None:
     to_group(doomed.process, INT)
 
 
-async def _shut_down(p: Processes, doomed: Doomed) -> None:
-    with contextlib.suppress(OSError):
-        await doomed._client.scheduler.terminate()
-
-
 async def _all_at_once(p: Processes, doomed: Doomed) -> None:
     """As when a cluster is deleted."""
     send(p._all[0], TERM)
@@ -312,8 +307,7 @@ async def _with_its_scheduler_killed(p: Processes, doomed: Doomed) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize(
     "end",
-    [_again, _interrupted, _interrupted_later, _shut_down, _all_at_once,
-     _with_its_scheduler_killed],
+    [_again, _interrupted, _interrupted_later, _all_at_once, _with_its_scheduler_killed],
     ids=lambda end: end.__name__.strip("_"),
 )  # fmt: skip
 async def test_what_ends_at_once(tmp_path: Path, end: Callable[..., Awaitable[None]]) -> None:
