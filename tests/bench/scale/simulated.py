@@ -173,6 +173,7 @@ class SimulatedScheduler:
             "notes": [],
             "shuffles": [],
             "stops": [],
+            "stuck": [],
             "meters": _meters(len(workers)) if request.get("meters") else None,
             "has_lifetimes": False,
             "redone": {},
