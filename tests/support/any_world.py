@@ -282,7 +282,7 @@ class AnyWorld:
         )  # fmt: skip
         needs = (Need(self._n(3), self._s(), {"GPU": 1.0}, able=(f"{GPU}-worker-0000",)),)
         shuffles = (UpcomingShuffle(3, self._n(20)),)
-        often = (self._s(9), self._s(20)) if self._p(0.2) else (0.0, 0.0)
+        often = (self._s(9), self._s(20), self._one(0.0, self._s(60))) if self._p(0.2) else ()
         return Demand(rows, needs * self._p(0.2), shuffles * self._p(0.2), *often)
 
     # What is remembered.
