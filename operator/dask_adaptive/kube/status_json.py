@@ -10,14 +10,18 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any
+
+from cattrs import Converter
+from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
 
 from dask_adaptive import DOMAIN
 from dask_adaptive.kube.api import CONFIG_MAPS, POLICIES, Json
 from dask_adaptive.kube.inject import MANAGED_LABELS
 from dask_adaptive.kube.objects import PolicyObject
-from dask_adaptive.loop.status import Condition, GroupRow, HeldBy, Status, steady
+from dask_adaptive.loop.status import Condition, GroupRow, HeldBy, Status, WorkerRow, steady
 from dask_adaptive.model.amounts import instant, read_instant
 from dask_adaptive.model.plan import KEPT, Decision, Step
 from dask_adaptive.model.reason import Reason
@@ -25,6 +29,22 @@ from dask_adaptive.planner.number.idle_time import IdleTime
 from dask_adaptive.text import plain
 
 _LONGEST = 1024  # characters of a message; Kubernetes allows 32768 in a condition
+
+
+_CODEC = Converter(detailed_validation=False)
+_OMITTED = override(omit=True)
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(map(str.capitalize, rest))
+
+
+def _declare(kind: Any, **others: Any) -> None:
+    """Fields are written and read in camelCase, but for those of which `others` say otherwise."""
+    names: Any = {f.name: override(rename=_camel(f.name)) for f in fields(kind)} | others
+    _CODEC.register_unstructure_hook(kind, make_dict_unstructure_fn(kind, _CODEC, **names))
+    _CODEC.register_structure_hook(kind, make_dict_structure_fn(kind, _CODEC, **names))
 
 
 def status_json(status: Status, *, before: Mapping[str, Any], now: str) -> Json:
@@ -35,42 +55,28 @@ def status_json(status: Status, *, before: Mapping[str, Any], now: str) -> Json:
         before: The status as it stands, for the times of conditions that did not change.
         now: The instant that stamps conditions that did.
     """
-    return {
-        "observedGeneration": status.generation,
-        "replicas": status.replicas,
-        "desiredReplicas": status.desired,
-        "wantedReplicas": status.wanted,
-        "connected": status.connected,
-        "pending": status.pending,
-        "idle": status.idle,
-        "busy": status.busy,
-        "pinned": status.pinned,
-        "retiring": status.retiring,
-        "reason": str(status.reason),
-        "message": _cut(status.message),
+    last = {"lastDecision": status.last_decision} if status.last_decision is not None else {}
+    old: Sequence[Json] = before.get("conditions") or []
+    new = {
+        **_CODEC.unstructure(status),
+        **_CODEC.unstructure(last),
         "heldBy": held_json(status.held_by, before.get("heldBy") or [], now=now),
-        "blockers": _instead(before.get("blockers"), {str(r): n for r, n in status.blockers}),
-        "pendingReasons": _instead(
-            before.get("pendingReasons"), {_cut(why): n for why, n in status.pending_reasons}
-        ),
-        "workers": _rows(status.workers, "name", "state", "reason", "message"),
+        "blockers": {str(r): n for r, n in status.blockers},
+        "pendingReasons": {_cut(why): n for why, n in status.pending_reasons},
         "groups": [_group_json(row) for row in status.groups],
-        **_optional("lastDecision", _decision_json(status.last_decision, before), before),
         "recycled": {str(reason): n for reason, n in status.recycled},
         "recentRecycles": [instant(at) for at in status.recent],
         "scheduler": {
             "distributed": _cut(status.distributed),
             "agent": _cut(status.agent),
             "tlsSecretName": status.tls_secret,
-            "relief": _instead(
-                (before.get("scheduler") or {}).get("relief"),
-                {_cut(row.name): _cut(row.state) for row in status.relief},
-            ),
+            "relief": {_cut(row.name): _cut(row.state) for row in status.relief},
         },
         "conditions": conditions_json(
-            status.conditions, before.get("conditions") or [], generation=status.generation, now=now
+            status.conditions, old, generation=status.generation, now=now
         ),
     }
+    return dict(_instead(before, new))
 
 
 def unable_json(ready: Condition, *, generation: int, before: Mapping[str, Any], now: str) -> Json:
@@ -86,27 +92,9 @@ def unable_json(ready: Condition, *, generation: int, before: Mapping[str, Any],
     }
 
 
-def _rows(rows: Iterable[object], *fields: str) -> list[Json]:
-    """Rows of texts, and of nothing else."""
-    return [{field: _cut(str(getattr(row, field))) for field in fields} for row in rows]
-
-
 def _group_json(row: GroupRow) -> Json:
-    return {
-        "name": row.name,
-        "replicas": row.replicas,
-        "desiredReplicas": row.desired,
-        "wantedReplicas": row.wanted,
-        "connected": row.connected,
-        "pending": row.pending,
-        "reason": str(row.reason),
-        "message": _cut(row.message),
-        **({} if row.idle is None else _idle_json(row.idle)),
-    }
-
-
-def _idle_json(idle: IdleTime) -> Json:
-    return {"startSeconds": round(idle.start_s), "moveSeconds": round(idle.move_s)}
+    idle = {} if row.idle is None else _CODEC.unstructure(row.idle)
+    return {**_CODEC.unstructure(row), **idle}
 
 
 def idle_of(status: Mapping[str, Any]) -> dict[str, IdleTime]:
@@ -118,25 +106,14 @@ def idle_of(status: Mapping[str, Any]) -> dict[str, IdleTime]:
     return found
 
 
-def _instead(old: Any, new: Json) -> Json:
+def _instead(old: Any, new: Any) -> Any:
     """
     A merge patch adds to objects: what is not in the new one is null. It replaces anything else,
     such as the lists that 0.1.0 wrote.
     """
-    return {**dict.fromkeys(old if isinstance(old, Mapping) else ()), **new}
-
-
-def _optional(key: str, value: Any, before: Mapping[str, Any]) -> Json:
-    """In a merge patch null takes away what was there; what was not there is left out."""
-    return {} if value is None and before.get(key) is None else {key: value}
-
-
-def _decision_json(decision: Decision | None, before: Mapping[str, Any]) -> Json | None:
-    if decision is None:
-        return None
-    written = decision_json(decision)
-    old = (before.get("lastDecision") or {}).get("inputs") or {}
-    return {**written, "inputs": _instead(old, written["inputs"])}
+    if not (isinstance(old, Mapping) and isinstance(new, Mapping)):
+        return new
+    return dict.fromkeys(old) | {key: _instead(old.get(key), value) for key, value in new.items()}
 
 
 def last_decision_of(status: Mapping[str, Any]) -> Decision | None:
@@ -173,13 +150,7 @@ def held_json(
     old = {(r.get("source"), r.get("owner"), r.get("reason")): r.get("until") for r in before}
     rendered = []
     for row in rows:
-        written: Json = {
-            "source": _cut(row.source),
-            "owner": _cut(row.owner),
-            "reason": _cut(row.reason),
-            "workers": list(map(_cut, row.workers)),
-            "count": row.count,
-        }
+        written: Json = _CODEC.unstructure(row)
         claim = (written["source"], written["owner"], written["reason"])
         until = _until(row.left_s, now, old.get(claim))
         if until:
@@ -251,65 +222,66 @@ def history_name(policy: str) -> str:
 
 def decision_json(decision: Decision) -> Json:
     """A decision as JSON; `decision_of` reads it, but for inputs that are no finite numbers."""
-    return {
-        "at": datetime.fromtimestamp(decision.at, UTC)
-        .isoformat(timespec="milliseconds")
-        .replace("+00:00", "Z"),
-        "group": decision.group,
-        "before": decision.before,
-        "wanted": decision.wanted,
-        "desired": decision.desired,
-        "reason": str(decision.reason),
-        "message": _cut(decision.message),
-        "outcome": _cut(decision.outcome),
-        "askedBy": _cut(decision.asked_by),
-        "inputs": {
-            name: round(float(value), 3)
-            for name, value in decision.inputs.items()
-            if math.isfinite(value)  # JSON has no word for the others
-        },
-        "steps": [
-            {
-                "stage": step.stage,
-                "replicas": step.replicas,
-                "reason": str(step.reason),
-                "message": _cut(step.message),
-            }
-            for step in decision.steps
-        ],
-    }
+    written: Json = _CODEC.unstructure(decision)
+    return written
 
 
 def decision_of(body: Mapping[str, Any]) -> Decision | None:
     """Read one decision; None if it is none that this version could have written."""
     try:
-        at = read_instant(body["at"])
-        if at is None:
-            return None
-        return Decision(
-            at=at,
-            group=str(body["group"]),
-            before=int(body["before"]),
-            wanted=int(body["wanted"]),
-            desired=int(body["desired"]),
-            reason=Reason(body["reason"]),
-            message=str(body["message"]),
-            outcome=str(body.get("outcome", "")),
-            asked_by=str(body.get("askedBy", "load")),
-            inputs={str(k): float(v) for k, v in (body.get("inputs") or {}).items()},
-            steps=tuple(map(_step_of, body.get("steps") or ())),
-        )
+        return _CODEC.structure({k: v for k, v in body.items() if v is not None}, Decision)
     except (KeyError, TypeError, ValueError, AttributeError):
         return None
 
 
-def _step_of(body: Mapping[str, Any]) -> Step:
-    return Step(
-        stage=str(body["stage"]),
-        replicas=int(body["replicas"]),
-        reason=Reason(body["reason"]),
-        message=str(body["message"]),
-    )
+def _figures(inputs: Mapping[str, float]) -> dict[str, float]:
+    """JSON has no word for numbers that are not finite."""
+    return {n: round(float(value), 3) for n, value in inputs.items() if math.isfinite(value)}
+
+
+def _written_at(at: float) -> str:
+    said = datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
+    return said.replace("+00:00", "Z")
+
+
+def _read_at(text: Any, _: type) -> float:
+    at = read_instant(text)
+    if at is None:
+        raise ValueError(f"{text!r:.40} is no instant")
+    return at
+
+
+_NUMBERS = {
+    "desired": override(rename="desiredReplicas"),
+    "wanted": override(rename="wantedReplicas"),
+}
+_APART = (
+    "held_by", "blockers", "pending_reasons", "groups", "last_decision", "recycled", "recent",
+    "distributed", "agent", "tls_secret", "relief", "conditions",
+)  # fmt: skip
+
+_CODEC.register_unstructure_hook(str, lambda text: _cut(text))  # and so each Reason
+_declare(Step)
+_declare(
+    Decision,
+    at=override(unstruct_hook=_written_at, struct_hook=_read_at),
+    asked_by=override(rename="askedBy"),
+    inputs=override(unstruct_hook=_figures),
+)
+_declare(WorkerRow)
+_declare(HeldBy, until=_OMITTED, left_s=_OMITTED)
+_declare(
+    IdleTime,
+    start_s=override(rename="startSeconds", unstruct_hook=round),
+    move_s=override(rename="moveSeconds", unstruct_hook=round),
+)
+_declare(GroupRow, idle=_OMITTED, **_NUMBERS)
+_declare(
+    Status,
+    generation=override(rename="observedGeneration"),
+    **_NUMBERS,
+    **dict.fromkeys(_APART, _OMITTED),
+)
 
 
 def history_of(config_map: Mapping[str, Any]) -> tuple[Decision, ...]:
