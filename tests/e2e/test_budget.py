@@ -42,8 +42,11 @@ async def test_three_clusters_share_six_workers(start: Start, budget: str, admin
         return len(await cluster.deployments())
 
     async def all_wait() -> None:
-        status = admin.json("get", "dab", budget)["status"]
-        assert {"a", "b", "urgent"} == {g["cluster"] for g in status["groups"] if g["waitingSince"]}
+        def waiting() -> set[str]:
+            status = admin.json("get", "dab", budget)["status"]
+            return {g["cluster"] for g in status["groups"] if "waitingSince" in g}
+
+        await every[0].until(lambda: waiting() == {"a", "b", "urgent"}, "the budget says who waits")
         await every[0].until_event("BudgetShared")
 
     every = await asyncio.gather(*map(begin, ("a", "b", "urgent")))

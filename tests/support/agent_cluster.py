@@ -72,11 +72,8 @@ def with_agent(
     return decorate
 
 
-#: Where a policy has asked for workers to be drained at the end of their `--lifetime`. Tests bind
-#: results to workers, which would hold these until the results are released.
-with_lifetimes = functools.partial(
-    with_agent, settings={"on_lifetime": wire.LIFETIME_DRAIN, "client_pins": False}
-)
+#: Where a policy has asked for workers to be drained at the end of their `--lifetime`.
+with_lifetimes = functools.partial(with_agent, settings={"on_lifetime": wire.LIFETIME_DRAIN})
 
 
 def clear_shared() -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dask_adaptive_agent import wire
 from dask_adaptive_agent.failing import logged
+from dask_adaptive_agent.pins.known_workers import KNOWN
 from dask_adaptive_agent.service.data_copier import Copier, is_stuck
 from dask_adaptive_agent.service.gate import Gate, cancel_other, next_look_s
 from dask_adaptive_agent.service.task_mover import Mover, arriving
@@ -254,7 +255,8 @@ class Drain:
         if not self.terms.is_refusable:  # else these are objections
             if ws.actors:
                 words.append(f"{plural(len(ws.actors), 'actor')} to be given up")
-            if pins := self._owner.pinned_by(ws, self.terms.over_pins):
+            # Whoever knows its address loses it at its end, however long that is put off.
+            if pins := self._owner.pinned_by(ws, self.terms.over_pins | {KNOWN}):
                 words.append(f"the end of its pins ({pins})")
         return ", ".join(words)
 

@@ -122,7 +122,7 @@ class PinnedWorkers(Noting):
         self, ws: WorkerState, shuffles: list[ShuffleRun] | None = None, over: Collection[str] = ()
     ) -> list[str]:
         """
-        Who claims a worker, what for and how long, but for the sources `over`.
+        Who claims a worker, what for and how long, but for the sources, and owners, `over`.
 
         Whoever asks about many workers gives what `shuffles()` has just said.
         """
@@ -136,7 +136,7 @@ class PinnedWorkers(Noting):
             ]
         for name in dict.fromkeys((self.name_of(ws), ws.address)):
             for lease in self.leases.of(name):
-                if lease.source not in over:
+                if lease.source not in over and lease.owner not in over:
                     reason = f"({lease.reason}) " if lease.reason else ""
                     left = duration(lease.until - now)
                     held.append(f"{lease.source} {lease.owner} {reason}for {left} more")
