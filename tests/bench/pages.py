@@ -1,15 +1,77 @@
-"""How benchmarks keep their figures and write their pages: lines of JSON, tables, pictures."""
+"""
+How benchmarks keep their figures and write their pages: lines of JSON, tables, pictures.
+
+Each line carries the digest of the code that it measures. Pages mark what has another one, and the
+README shows only what is current.
+"""
 
 from __future__ import annotations
 
+import ast
+import hashlib
+import io
 import json
+import tokenize
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).resolve().parents[2] / "docs/benchmarks"
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "docs/benchmarks"
+
+#: The code that the figures of a page depend on, below operator/.
+MEASURED = {
+    "relief": ("dask_adaptive_agent/relief",),
+    "scale": ("dask_adaptive",),
+    "upstream": ("dask_adaptive/planner", "dask_adaptive_agent/demand"),
+}
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+OLD = "†: the code that it measures has changed since."
 
 Row = dict[str, Any]
+
+
+@cache
+def digest(page: str) -> str:
+    """Of the code that a page's figures depend on; comments and docstrings do not count."""
+    found = hashlib.sha256()
+    for folder in MEASURED[page]:
+        for file in sorted((ROOT / "operator" / folder).rglob("*.py")):
+            found.update(code(file.read_text()).encode())
+    return found.hexdigest()[:12]
+
+
+def code(text: str) -> str:
+    """A module without comments, docstrings and blank lines, whatever Python reads it."""
+    lines = text.splitlines()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            row, column = token.start
+            lines[row - 1] = lines[row - 1][:column]
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
+            docstring = node.body[0]
+            for row in range(docstring.lineno - 1, docstring.end_lineno or 0):
+                lines[row] = ""
+    return "\n".join(line.rstrip() for line in lines if line.strip())
+
+
+def is_current(row: Row, page: str) -> bool:
+    return bool(row.get("code") == digest(page))
+
+
+def mark(rows: Iterable[Row], page: str) -> str:
+    """What stands beside a figure that was made of these rows."""
+    return "" if all(is_current(row, page) for row in rows) else " †"
+
+
+def into_readme(name: str, lines: str) -> None:
+    """Replace what stands between two markers in the README."""
+    readme = ROOT / "README.md"
+    begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->"
+    before, _, rest = readme.read_text().partition(begin)
+    readme.write_text(f"{before}{begin}{lines}\n{end}{rest.partition(end)[2]}")
 
 
 def read(path: Path) -> list[Row]:

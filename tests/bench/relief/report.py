@@ -20,10 +20,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from bench import pages
 from bench.pages import FOLDER, Row, read, table, take_over
 
 RAW = FOLDER / "relief.jsonl"
 MADE = "<!-- Made by `make bench-relief` from relief.jsonl. -->"
+
+#: What the README shows, as far as it is current: what a case's figure in a unit is called there.
+CPU = "tasks/scheduler CPU s"
+SHOWN = {
+    ("map-main", CPU): "a script's function, tasks a second of the scheduler's CPU",
+    ("map-script", CPU): "one that needs classes and helpers of its script",
+    ("map-bigpartial-shared", "tasks/s"): (
+        "a partial with 2,000 paths, tasks a second, with `pickling: Shared`"
+    ),
+}
 
 
 def ratio(row: Row) -> float:
@@ -60,6 +71,7 @@ def key(row: Row) -> tuple[Any, ...]:
 
 def add(lines: Path, release: str) -> None:
     stamp = {"date": datetime.date.today().isoformat(), "machine": machine()}
+    stamp["code"] = pages.digest("relief")
     new = [
         {"release": release, **json.loads(line), **stamp}
         for line in lines.read_text().splitlines()
@@ -79,7 +91,11 @@ def number(value: float) -> str:
 def times(row: Row) -> str:
     times = ratio(row)
     text = f"{times:.0f}x" if times >= 10 else f"{times:.2f}x" if times < 2 else f"{times:.1f}x"
-    return text if is_clear(row) else f"({text})"
+    return (text if is_clear(row) else f"({text})") + mark(row)
+
+
+def mark(row: Row) -> str:
+    return pages.mark([row], "relief")
 
 
 def overview(rows: Sequence[Row], releases: Sequence[str]) -> str:
@@ -99,19 +115,32 @@ def page(every: Sequence[Row]) -> str:
     machines = sorted({row["machine"] for row in every})
     when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
     newest = [
-        [row["case"], row["unit"], number(row["stock"]), number(row["ours"])]
+        [row["case"], row["unit"], number(row["stock"]), number(row["ours"]) + mark(row)]
         for row in rows
         if row["release"] == releases[-1]
     ]
     lines = [
         MADE, "# Loads off the scheduler, measured\n",
         f"{when}, {'; '.join(machines)}. [How to read this](README.md). Above 1, ours is better.",
-        "In brackets, the repetitions of both sides overlap: the difference may be chance.\n",
+        "In brackets, the repetitions of both sides overlap: the difference may be chance.",
+        f"{pages.OLD}\n",
         overview(rows, releases),
         f"\n## Figures on distributed {releases[-1]}\n", "All others are in relief.jsonl.\n",
         table(["case", "unit", "stock", "ours"], newest, texts=2),
     ]  # fmt: skip
     return "\n".join([*lines, ""])
+
+
+def readme(every: Sequence[Row]) -> str:
+    """The README's table: current figures on the newest release."""
+    newest = max((row["release"] for row in every), key=ordinal)
+    lines = [
+        [what, number(row["stock"]), number(row["ours"])]
+        for shown, what in SHOWN.items()
+        for row in every
+        if key(row) == (newest, *shown) and pages.is_current(row, "relief")
+    ]
+    return table(["load", "stock", "with the agent"], lines)
 
 
 def main() -> None:
@@ -122,7 +151,9 @@ def main() -> None:
     if given.add:
         add(given.add, given.release)
     else:
-        (FOLDER / "relief.md").write_text(page(read(RAW)))
+        rows = read(RAW)
+        (FOLDER / "relief.md").write_text(page(rows))
+        pages.into_readme("relief", readme(rows))
 
 
 if __name__ == "__main__":

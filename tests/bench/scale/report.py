@@ -11,7 +11,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.pages import FOLDER, Row, read, table, take_over
+from bench.pages import FOLDER, OLD, Row, digest, mark, read, table, take_over
 
 LINES = FOLDER / "scale.jsonl"
 
@@ -20,7 +20,7 @@ TARGETS = "Targets: a tenth of a core at rest, 300 MiB, reactions within 0.7 s, 
 
 HEAD = """# Scale: one operator, many clusters
 
-`make bench-scale` writes this page. {targets}
+`make bench-scale` writes this page. {targets} {old}
 
 What is real: the operator (`controller.app`, in a process of its own), the API server and its
 etcd, the connections and messages between operator and schedulers. What is played: schedulers
@@ -53,7 +53,8 @@ def main() -> None:
     parser.add_argument("--add", type=Path)
     options = parser.parse_args()
     if options.add:
-        take_over(LINES, read(options.add), size)
+        new = [{**row, "code": digest("scale")} for row in read(options.add)]
+        take_over(LINES, new, size)
     else:
         (FOLDER / "scale.md").write_text(page(read(LINES)))
 
@@ -63,11 +64,11 @@ def size(row: Row) -> tuple[int, int]:
 
 
 def page(rows: Sequence[Row]) -> str:
-    parts = [HEAD.format(targets=TARGETS)]
+    parts = [HEAD.format(targets=TARGETS, old=OLD)]
     for one in sorted(set(map(size, rows)), reverse=True):
         clusters = f"{one[0]:,} cluster{'s' if one[0] > 1 else ''} of {one[1]:,} workers"
         mine = [row for row in rows if size(row) == one]
-        parts.append(f"## {clusters}\n\n{usage(mine)}\n")
+        parts.append(f"## {clusters}{mark(mine, 'scale')}\n\n{usage(mine)}\n")
         parts += [f"{reactions(mine)}\n"] if any(map(has_reactions, mine)) else []
         parts += [f"{writes(row)}\n" for row in mine if row.get("decisions")]
     return "\n".join(parts)

@@ -10,10 +10,21 @@ from statistics import median
 
 from upstream.workloads import WORKLOADS
 
-from bench.pages import FOLDER, Row, pyplot, table
+from bench.pages import FOLDER, OLD, Row, into_readme, is_current, mark, pyplot, table
 from bench.pages import read as read_rows
 
 Runs = dict[str, dict[str, list[Row]]]
+
+#: What the README calls a workload.
+CALLED = {
+    "burst-tail": "240 tasks of 0.5 s, then 4 of 40 s",
+    "too-many": "480 tasks, `maximum: 30` where 6 fit",
+    "notebook": "a notebook: 8 bursts, pauses of 9 s",
+    "oscillating": "6 bursts near upstream's cooldown",
+    "p2p": "a P2P shuffle that begins on one worker",
+    "two-groups": "two groups, one of them scaled",
+    "slow-step": "a slow step behind quick sources",
+}
 
 _COLUMNS = (
     ("makespan, s", "makespan_s"),
@@ -58,14 +69,16 @@ def page(runs: Runs) -> str:
         "(`too-many`: one after the other). Medians; in brackets the least and the most.",
         "Worker-seconds are those of connected workers of the scaled group until the results were",
         "there; in the row below, until the cluster is back at its minimum. Rows without figures",
-        "are left out. Made by `make bench-upstream`; raw figures: `upstream.jsonl`.",
+        f"are left out. Made by `make bench-upstream`; raw figures: `upstream.jsonl`. {OLD}",
         "",
         "![Connected workers over time under both autoscalers, by workload](upstream.svg)",
         "",
     ]  # fmt: skip
     for name, sides in runs.items():
         workload = WORKLOADS[name]
-        lines += [f"## {name}", "", (workload.run.__doc__ or "").strip(), ""]
+        every = [row for rows in sides.values() for row in rows]
+        title = f"## {name}{mark(every, 'upstream')}"
+        lines += [title, "", (workload.run.__doc__ or "").strip(), ""]
         if workload.ideal_s:
             lines += [
                 f"On six workers that are there from the start: {workload.ideal_s:.0f} s.",
@@ -74,7 +87,7 @@ def page(runs: Runs) -> str:
         figures = [
             [title, *(spread(sides[side], key) for side in ("upstream", "ours"))]
             for title, key in _COLUMNS
-            if any(row.get(key) for rows in sides.values() for row in rows)
+            if any(row.get(key) for row in every)
         ]
         figures.append(["runs", *(str(len(sides[side])) for side in ("upstream", "ours"))])
         lines.append(table(["", "upstream", "ours"], figures))
@@ -93,6 +106,30 @@ def _ratios(runs: Runs) -> Iterable[list[str]]:
             theirs, ours = (median(r[key] for r in sides[s]) for s in ("upstream", "ours"))
             cells.append(f"{ours / theirs:.2f}" if theirs else "")
         yield [name, *cells]
+
+
+def readme(runs: Runs) -> str:
+    """The README's table: medians of workloads whose runs are all current; bold: ours is worse."""
+    lines = []
+    for name, what in CALLED.items():
+        sides = [runs.get(name, {}).get(side, []) for side in ("upstream", "ours")]
+        if not all(rows and all(is_current(row, "upstream") for row in rows) for rows in sides):
+            continue
+        cells = [what]
+        for key, unit in (("makespan_s", " s"), ("worker_seconds", ""), ("redone", "")):
+            values = [round(median(row[key] for row in rows)) for rows in sides]
+            texts = [f"{value:,}{unit}" for value in values]
+            if values[1] > values[0]:
+                texts[1] = f"**{texts[1]}**"
+            if key == "makespan_s":
+                texts = [
+                    next((row["note"] for row in rows if row["note"]), text)
+                    for rows, text in zip(sides, texts, strict=True)
+                ]
+            cells += texts
+        lines.append([*cells, str(len(sides[1]))])
+    head = "workload", "makespan, upstream", "ours", "worker-seconds, upstream", "ours"
+    return table([*head, "redone, upstream", "ours", "runs"], lines)
 
 
 def draw(runs: Runs, path: Path) -> None:
@@ -124,6 +161,7 @@ def main() -> None:
     options = parser.parse_args()
     runs = read(options.lines)
     (FOLDER / "upstream.md").write_text(page(runs))
+    into_readme("upstream", readme(runs))
     draw(runs, FOLDER / "upstream.svg")
 
 

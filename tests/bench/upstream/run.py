@@ -4,8 +4,8 @@ The same workloads under upstream's autoscaler and under ours, on a real node, s
     make bench-upstream                                  all, three times each
     make bench-upstream WORKLOADS=p2p,slow-step REPEATS=1
 
-Writes a line of JSON a run to docs/benchmarks/upstream.jsonl; `report.py` makes the table. Needs a
-cluster with both operators (`make node-up install`).
+Writes a line of JSON a run to docs/benchmarks/upstream.jsonl, in place of those of its workload;
+`report.py` makes the tables. Needs a cluster with both operators (`make node-up install`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import math
 import os
 import sys
 import uuid
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from upstream import watch
 from upstream.watch import Counter, Seen, Watch
 from upstream.workloads import WORKLOADS, Workload
 
+from bench.pages import digest, take_over
 from dask_adaptive.kube.api import NODES, KubeApi
 from support.e2e_cluster import LiveCluster
 from support.e2e_objects import adaptive_policy, autoscaler, dask_cluster, worker_group
@@ -114,6 +116,7 @@ def _line(seen: Seen, run: int) -> dict[str, Any]:
         "peak": max((row[1] for row in seen.samples), default=0),
         "tasks": seen.counts.get("tasks", 0),
         "note": seen.note,
+        "code": digest("upstream"),
         "samples": [[round(t, 1), made, on - others] for t, made, on, others in seen.samples],
     }
 
@@ -140,14 +143,14 @@ async def main() -> None:
         parser.error(f"no workload {', '.join(sorted(unknown))}; there are {', '.join(WORKLOADS)}")
     admin = Kubectl(os.environ["KUBECONFIG"])
     api = await KubeApi.connect()
-    with options.out.open("a") as out:
-        for run in range(options.repeats):
-            for name in options.workloads:
-                for line in await _both(api, admin, name, run):
-                    out.write(json.dumps(line) + "\n")
-                    out.flush()
-                    told = {k: v for k, v in line.items() if k != "samples"}
-                    print(json.dumps(told), flush=True)
+    lines: list[dict[str, Any]] = []
+    for run in range(options.repeats):
+        for name in options.workloads:
+            for line in await _both(api, admin, name, run):
+                lines.append(line)
+                told = {k: v for k, v in line.items() if k != "samples"}
+                print(json.dumps(told), flush=True)
+            take_over(options.out, lines, itemgetter("workload", "side"))
     await api.close()
 
 

@@ -1,0 +1,74 @@
+"""Published figures are those that were measured, and say where they are older than their code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import pages
+from bench.relief import report as relief
+from bench.scale import report as scale
+
+sys.path.insert(0, str(Path(relief.__file__).parents[1]))  # where `make bench-upstream` finds it
+from upstream import report as upstream
+
+README = (pages.ROOT / "README.md").read_text()
+
+
+def rows(name: str) -> Any:
+    return pages.read(pages.FOLDER / f"{name}.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("name", "page"),
+    [
+        ("relief", lambda: relief.page(rows("relief"))),
+        ("scale", lambda: scale.page(rows("scale"))),
+        ("upstream", lambda: upstream.page(upstream.read(pages.FOLDER / "upstream.jsonl"))),
+    ],
+)
+def test_a_page_marks_what_is_older_than_its_code(name: str, page: Callable[[], str]) -> None:
+    assert page() == (pages.FOLDER / f"{name}.md").read_text(), "run make bench-figures"
+
+
+@pytest.mark.parametrize(
+    ("name", "table"),
+    [
+        ("relief", lambda: relief.readme(rows("relief"))),
+        ("upstream", lambda: upstream.readme(upstream.read(pages.FOLDER / "upstream.jsonl"))),
+    ],
+)
+def test_the_readme_shows_only_what_is_current(name: str, table: Callable[[], str]) -> None:
+    shown = README.partition(f"<!-- {name}: begin -->\n")[2].partition(f"\n<!-- {name}: end -->")[0]
+
+    assert table() == shown, "run make bench-figures"
+
+
+def test_a_row_whose_code_has_changed_leaves_the_readme_and_is_marked_on_its_page() -> None:
+    ((case, unit), what), *_ = relief.SHOWN.items()
+    row = {
+        "release": "2026.8.0", "case": case, "unit": unit, "stock": 1, "ours": 2,
+        "spread": [[1], [2]], "date": "2026-01-01", "machine": "m", "code": pages.digest("relief"),
+    }  # fmt: skip
+    old = {**row, "code": "0"}
+
+    assert what in relief.readme([row])
+    assert what not in relief.readme([old])
+    assert "2.0x |" in relief.page([row])
+    assert "2.0x † |" in relief.page([old])
+
+
+@pytest.mark.parametrize(
+    ("text", "is_same"),
+    [
+        ("# why\n\nx = 1  # because\n", True),
+        ('"""What it is for."""\nx = 1\n', True),
+        ("x = 2\n", False),
+    ],
+)
+def test_comments_and_docstrings_make_no_figure_old(text: str, is_same: bool) -> None:
+    assert (pages.code("x = 1\n") == pages.code(text)) is is_same
