@@ -38,7 +38,7 @@ MADE = "<!-- Made by docs/generate.py from {source}. Edit that, then run docs/ge
 
 
 def policy_page() -> str:
-    """Fields, refusals, status and columns, from the CRD."""
+    """Fields, status and columns, from the CRD."""
     version = yaml.safe_load(CRD.read_text())["spec"]["versions"][0]
     top = version["schema"]["openAPIV3Schema"]["properties"]
     spec, status = top["spec"], top["status"]
@@ -47,15 +47,11 @@ def policy_page() -> str:
         "# AdaptivePolicy\n",
         f"`dask-adaptive.dev/{version['name']}`, namespaced, short name `dap`. One for one",
         "DaskCluster. Write durations as `90s`, `15m`, `1h30m` or `500ms`, at most `87600h`.",
-        "`kubectl` refuses fields that are not listed here.",
+        "`kubectl` refuses fields that are not listed here. The API server refuses values that do not",
+        "fit together, with a sentence that says why, and so does `dask-adaptive rehearse`.",
         "[The full example](../../manifests/examples/full-policy.yaml) has every field,",
         "[the minimal one](../../manifests/examples/minimal-policy.yaml) the two required ones.",
         *blocks(spec, "spec"),
-        "\n## Rules of validation\n",
-        "The API server checks them when you apply a policy, and answers with these sentences.",
-        "`dask-adaptive rehearse` checks the same rules, with sentences of its own. Both refuse",
-        "wrong types, values out of range and what is no duration, too.\n",
-        *(f"- `{path}`: {text}" for path, text in refusals(spec, "spec")),
         "\n## status\n",
         status["description"] + " No number in it changes merely because time passes.\n",
         "| field | type | meaning |",
@@ -140,14 +136,6 @@ def kind(schema: dict[str, Any]) -> str:
 
 def yaml_word(value: Any) -> str:
     return json.dumps(value) if isinstance(value, (bool, list, dict)) else str(value)
-
-
-def refusals(schema: dict[str, Any], path: str) -> Iterator[tuple[str, str]]:
-    every = ((path, schema), *((at, child) for at, child, _ in fields(schema, path)))
-    for at, child in every:
-        for rule in child.get("x-kubernetes-validations", []):
-            if kind(child) != "duration" or "a duration such as" not in rule["message"]:
-                yield at + rule.get("fieldPath", ""), rule["message"]
 
 
 def cell(text: str) -> str:

@@ -112,11 +112,6 @@ def ratio(results: Results, name: str, side: str) -> float:
 
 def page(results: Results) -> str:
     """Markdown: what each time costs on each work."""
-
-    def cell(name: str, side: str) -> str:
-        it = results[name, side]
-        return f"{it.figures.worker_s / 3600:.2f} h, {it.wait_s:.1f} s"
-
     ratios = {name: [ratio(results, name, side) for side in SIDES] for name in WORKLOADS}
     means = [fmean(column) for column in zip(*ratios.values(), strict=True)]
     costs = [
@@ -147,10 +142,6 @@ def page(results: Results) -> str:
         "worker was not there yet.",
         "",
         table(["work", *SIDES], costs),
-        "",
-        "## Worker-hours, and the mean wait of a task",
-        "",
-        table(["work", *SIDES], ([n, *(cell(n, s) for s in SIDES)] for n in WORKLOADS)),
         "",
         "No run redid or left a task.",
         "",
