@@ -91,12 +91,17 @@ async def test_who_uploads_to_nobody_wants_a_worker(c, s, agent, direct) -> None
 async def test_who_waits_for_workers_wants_twice_as_many(c, s, agent, clock) -> None:
     await seen(s)
     for _ in range(30):  # who only looks
-        clock.ahead_s += 2
+        clock.ahead_s += 0.5
         await c.scheduler.identity()
         assert [] == await wanted(s)
     waiting = asyncio.ensure_future(c.wait_for_workers(3))
     await until(agent.clients.rows)
     assert [1] == await wanted(s)
+    work = c.submit(str, 1)  # it says itself how many workers it needs
+    await until(lambda: s.tasks)
+    assert [] == await wanted(s)
+    await c.cancel([work])
+    await until(agent.clients.rows)
     async with Worker(s.address), Worker(s.address):
         await until(lambda: [4] == [row["workers"] for row in agent.clients.rows()])
         async with Worker(s.address):

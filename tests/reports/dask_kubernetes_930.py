@@ -8,6 +8,6 @@ from retold import grow, shrink, workers
 client = Client()
 grow(client, 3)
 shrink(client, 2)
-for _ in range(30):
+for _ in range(10):
     assert len(workers(client)) == 2
-    time.sleep(0.2)
+    time.sleep(0.6)

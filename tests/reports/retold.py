@@ -20,7 +20,7 @@ def until(condition: Callable[[], object], patience_s: float = 240.0) -> None:
     end = time.monotonic() + patience_s
     while not condition():
         assert time.monotonic() < end, "it has not come to that"
-        time.sleep(0.1)
+        time.sleep(0.6)  # who asks more often counts as `wait_for_workers`
 
 
 def hold(client: Client, tasks: int = 3, **options: Any) -> tuple[Event, Sequence[Any]]:

@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 #: of it, unless it dies.
 DIRECT_S = 120.0
 
-#: Who waits asks ten times a second on one connection; clients that only look do so every 2 s. A
-#: wait for workers counts after `WAITS_S`: a client that connects asks a few times in a row.
-POLL_S, WAITS_S = 1.0, 2.0
+#: Who waits asks ten times a second on one connection. Clients look every 2 s by themselves, and
+#: loops of people every half a second or less often. A wait for workers counts after `WAITS_S`: a
+#: client that connects asks a few times in a row.
+POLL_S, WAITS_S = 0.5, 2.0
 
 #: Nobody is believed to wait, or to send data, for longer.
 LONGEST_S = 3600.0
@@ -90,16 +91,20 @@ class ClientCalls(Component):
         For an upload it is one. Who waits for more does not say how many: it is twice as many as
         run until the polls end, so `n` of them take log2(n) starts.
         """
-        now, running = self.clock(), len(self.scheduler.running)
+        now, running, scheduler = self.clock(), len(self.scheduler.running), self.scheduler
+        # Whoever polls while there are tasks may watch these, and they say how many are needed.
+        has_tasks = scheduler.queued or scheduler.unrunnable
+        has_tasks = has_tasks or any([ws.processing for ws in scheduler.workers.values()])
+        waits_s = math.inf if has_tasks else WAITS_S
         since = [
             wait.since
             for wait in self._waits.values()
             if now - wait.last < POLL_S
-            and (not running if wait.is_upload else wait.last - wait.since > WAITS_S)
+            and (not running if wait.is_upload else wait.last - wait.since > waits_s)
         ]
         if not since:
             return []
-        paused = sum([ws.status == Status.paused for ws in self.scheduler.workers.values()])
+        paused = sum([ws.status == Status.paused for ws in scheduler.workers.values()])
         return [
             {
                 "workers": max(1, 2 * running) + paused,
