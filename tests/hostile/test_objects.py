@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
-import json
 import logging
 import os
 import time
@@ -25,7 +24,9 @@ from dask_adaptive.controller.metrics import Metrics
 from dask_adaptive.kube.annotated import steps
 from dask_adaptive.kube.cache.informer import Informer
 from dask_adaptive.kube.cache.world import KINDS, Kind, World
+from dask_adaptive.kube.notes import PREFIX
 from dask_adaptive.kube.objects import (
+    HANDLED,
     AutoscalerObject,
     BudgetObject,
     ClusterObject,
@@ -56,8 +57,6 @@ def _log_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 #: Of CPU: one object may cost so much. Honest ones cost a hundredth.
 LONGEST_S = 0.3
 
-OURS = "dask-adaptive.dev/"
-HANDLED = "kopf.zalando.org/last-handled-configuration"
 HONEST = [ClusterKey(namespace, "etl") for namespace in ("a", "b", "c")]
 EVIL = ClusterKey("evil", "etl")
 
@@ -69,7 +68,6 @@ def deep(depth: int) -> Any:
     return node
 
 
-RESOURCES = "DASK_DISTRIBUTED__WORKER__RESOURCES"
 HOSTILE: tuple[Any, ...] = (
     None, True, -1, 0.5, 10**400, -(10**30), 1e300, "", "x", "\x1b]0;x\x07\x00", "\ud800", "٣",
     "9" * 5000, "-" + "9" * 5000, "1e999999999", "1e-999999999", "NaN", "Infinity", "1e400",
@@ -81,70 +79,6 @@ HOSTILE: tuple[Any, ...] = (
     deep(5000), [{"name": "A", "value": "$(A)" * 1000}] * 50,
 )  # fmt: skip
 
-CONTAINER = {
-    "name": "worker",
-    "image": "x",
-    "command": ["sh", "-c", "dask worker --nthreads 2"],
-    "args": ["--resources", "GPU=1", "--nworkers", "2"],
-    "env": [{"name": RESOURCES, "value": "{'GPU': 1}"}, {"name": "A", "value": "1"}],
-    "envFrom": [{"secretRef": {"name": "s"}}],
-    "resources": {"limits": {"cpu": "2", "memory": "1Gi"}, "requests": {"cpu": "500m"}},
-}
-POD_SPEC = {
-    "containers": [CONTAINER],
-    "initContainers": [{**CONTAINER, "restartPolicy": "Always"}],
-    "overhead": {"cpu": "1m"},
-    "resources": {"limits": {"cpu": "4"}},
-    "activeDeadlineSeconds": 60,
-    "priorityClassName": "high",
-    "terminationGracePeriodSeconds": 30,
-    "nodeName": "n1",
-    "hostNetwork": False,
-}
-NOTES = {
-    name: "1h"
-    for name in ("pin", "pin-reason", "paused", "paused-scale-in", "recycle", "expires-at",
-                 "max-replicas", "min-replicas", "idle-timeout", "adopt", "adopted")
-}  # fmt: skip
-
-
-def objects(key: ClusterKey) -> Iterator[dict[str, Any]]:
-    """A cluster with one object of each kind, in all that is read of it."""
-    made = ko.noted(**{name.replace("-", "_"): value for name, value in NOTES.items()})
-    handled = json.dumps({"spec": {"worker": {"replicas": 1}}})
-    noted = {**made, "annotations": {**made["annotations"], HANDLED: handled,
-             "kubernetes.dask.org/cooldown-until": "1"}}  # fmt: skip
-    group = ko.group(**noted)
-    group["spec"]["worker"] |= {"metadata": noted, "spec": POD_SPEC}
-    failing = {"type": "ReplicaFailure", "status": "True", "reason": "x", "message": "y"}
-    unscheduled = {
-        "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "y",
-        "lastTransitionTime": ko.CREATED,
-    }  # fmt: skip
-    state = {"state": {"waiting": {"reason": "CrashLoopBackOff", "message": "m"}},
-             "lastState": {"terminated": {"reason": "Error", "exitCode": 1}}}  # fmt: skip
-    pod = ko.pod(metadata=noted, spec=POD_SPEC)
-    pod["status"] = {
-        "phase": "Pending", "podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}],
-        "startTime": ko.CREATED, "conditions": [unscheduled], "containerStatuses": [state],
-    }  # fmt: skip
-    policy = ko.policy(**noted, ownerReferences=[{"uid": "x"}], labels={"a": "b"}, generation=1)
-    policy["spec"] |= {"controllerName": "dask-adaptive", "idleTimeout": "5m"}
-    scoped = {"scopes": ["BestEffort"], "scopeSelector": {"matchExpressions": [
-        {"scopeName": "PriorityClass", "operator": "In", "values": ["high"]}]}}  # fmt: skip
-    limits = {"limits": {"workers": 9, "cpu": "10"}, "shares": [{"cluster": "etl", "weight": 2}]}
-    bodies = [
-        ko.cluster(**noted, labels={"tier": "prod"}), group, policy, ko.autoscaler(**noted),
-        ko.deployment(metadata=noted, status={"conditions": [failing]},
-                      spec={"replicas": 1, "template": {"spec": POD_SPEC}}),
-        pod, ko.service(), ko.quota(hard={"requests.cpu": "9", "pods": "5"}, **scoped),
-        {"kind": "AdaptiveBudget", "metadata": ko.meta("b"), "spec": limits},
-    ]  # fmt: skip
-    for body in bodies:
-        one = copy.deepcopy(body)
-        one["metadata"] |= {"namespace": key.namespace, "uid": f"{key.namespace}-{body['kind']}"}
-        yield one
-
 
 def paths(node: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     items = node.items() if isinstance(node, dict) else ()
@@ -155,7 +89,7 @@ def paths(node: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 NODE = ko.node("evil-node", "karpenter.sh/disrupted", spec={"unschedulable": True})
-BODIES = {body["kind"]: body for body in (*objects(EVIL), NODE)}
+BODIES = {body["kind"]: body for body in (*ko.one_of_each(EVIL), NODE)}
 PATHS = {
     kind: [p for p in paths(body) if p != ("kind",) and (kind, p[-1]) != ("Node", "namespace")]
     for kind, body in BODIES.items()
@@ -232,7 +166,7 @@ def seen_of(world: World, key: ClusterKey) -> Any:
 
 
 def honest_world() -> World:
-    return ko.world_of(*(body for key in HONEST for body in objects(key)), ko.node())
+    return ko.world_of(*(body for key in HONEST for body in ko.one_of_each(key)), ko.node())
 
 
 BEFORE = {key: seen_of(honest_world(), key) for key in HONEST}
@@ -268,7 +202,7 @@ def test_what_cannot_be_read_is_counted_and_named_and_harms_nobody(
     world, good = honest_world(), BODIES[body["kind"]]
     if is_known:
         world.take(kind, "ADDED", good)
-    every = (*(b for key in HONEST for b in objects(key)), ko.node())
+    every = (*(b for key in HONEST for b in ko.one_of_each(key)), ko.node())
     honest = [one for one in every if one["kind"] == body["kind"]]
     count = len(world.all(kind.type)) - is_known
 
@@ -306,7 +240,7 @@ def test_what_cannot_be_read_is_counted_and_named_and_harms_nobody(
 @given(recipes())
 def test_a_clusters_own_pass_says_it_in_words(recipe: Recipe) -> None:
     """What can be read must make sense to whoever looks at the cluster: only such errors."""
-    world = ko.world_of(*objects(EVIL))
+    world = ko.world_of(*ko.one_of_each(EVIL))
     ko.take(world, "MODIFIED", made(recipe))
     with contextlib.suppress(InvalidPolicy):
         seen_of(world, EVIL)
@@ -363,7 +297,7 @@ def test_an_object_that_cannot_be_read_holds_its_cluster() -> None:
 
 
 async def test_nothing_is_changed_in_its_cluster_and_its_policy_says_so() -> None:
-    world = ko.world_of(*objects(EVIL))
+    world = ko.world_of(*ko.one_of_each(EVIL))
     world.take(ko.KIND["Pod"], "MODIFIED", {**BODIES["Pod"], "status": "\x1b]0;x\x07"})
     api: Any = None  # all that is asked is in the cache
     platform = KubePlatform(
@@ -396,7 +330,7 @@ def test_metrics_count_them_by_kind() -> None:
 async def test_an_answer_that_comes_after_the_news_of_its_deletion_is_no_object(
     is_listed: bool,
 ) -> None:
-    world, kind = ko.world_of(*objects(EVIL)), ko.KIND["DaskWorkerGroup"]
+    world, kind = ko.world_of(*ko.one_of_each(EVIL)), ko.KIND["DaskWorkerGroup"]
     (answer,) = world.all(kind.type)
     if is_listed:  # the watch had missed it
         await follow(world, kind, [], [])
@@ -414,8 +348,8 @@ async def test_an_answer_that_comes_after_the_news_of_its_deletion_is_no_object(
 
 async def test_one_clusters_annotations_stop_no_others_policy() -> None:
     """`steps` is asked about all clusters in turn, by a task that the operator can't go without."""
-    evil = ko.cluster("a-evil", annotations={f"{OURS}max-replicas": "9" * 5000})
-    honest = ko.cluster("honest", annotations={f"{OURS}max-replicas": "3"})
+    evil = ko.cluster("a-evil", annotations={f"{PREFIX}max-replicas": "9" * 5000})
+    honest = ko.cluster("honest", annotations={f"{PREFIX}max-replicas": "3"})
     api = StoredApi(ko.namespace(), evil, honest)
     keeper = AnnotatedPolicies(ko.world_of(evil, honest), api, EventPoster(api, time.time))
     running = asyncio.create_task(keeper.run())

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import copy
+import json
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from dask_adaptive.kube.api import KubeApi
 from dask_adaptive.kube.cache.world import KINDS, World, scopes_of
+from dask_adaptive.kube.objects import COOLDOWN, HANDLED
 from dask_adaptive.kube.view import view
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import PlatformView
@@ -127,6 +130,77 @@ def noted(by: str = "kubectl-annotate", at: str = CREATED, **notes: str) -> dict
         "fieldsV1": {"f:metadata": {**fields, **(UPSTREAM if by == "upstream" else {})}},
     }
     return {"annotations": named, "managedFields": [entry]}
+
+
+RESOURCES = "DASK_DISTRIBUTED__WORKER__RESOURCES"
+CONTAINER = {
+    "name": "worker",
+    "image": "x",
+    "command": ["sh", "-c", "dask worker --nthreads 2"],
+    "args": ["--resources", "GPU=1", "--nworkers", "2"],
+    "env": [{"name": RESOURCES, "value": "{'GPU': 1}"}, {"name": "A", "value": "1"}],
+    "envFrom": [{"secretRef": {"name": "s"}}],
+    "resources": {"limits": {"cpu": "2", "memory": "1Gi"}, "requests": {"cpu": "500m"}},
+    "volumeMounts": [{"name": "v", "mountPath": "/data"}],
+    "lifecycle": {"preStop": {"exec": {"command": ["true"]}}},
+    "livenessProbe": {"httpGet": {"httpHeaders": [{"name": "h", "value": "v"}]}},
+}
+POD_SPEC = {
+    "containers": [CONTAINER],
+    "initContainers": [{**CONTAINER, "restartPolicy": "Always"}],
+    "overhead": {"cpu": "1m"},
+    "resources": {"limits": {"cpu": "4"}},
+    "activeDeadlineSeconds": 60,
+    "priorityClassName": "high",
+    "terminationGracePeriodSeconds": 30,
+    "nodeName": "n1",
+    "hostNetwork": False,
+    "imagePullSecrets": [{"name": "s"}],
+    "volumes": [{"name": "v", "secret": {"secretName": "s"}}],
+    "hostAliases": [{"ip": "10.0.0.9", "hostnames": ["h"]}],
+}
+NOTES = (
+    "pin", "pin_reason", "paused", "paused_scale_in", "recycle", "expires_at", "max_replicas",
+    "min_replicas", "idle_timeout", "adopt", "adopted",
+)  # fmt: skip
+
+
+def one_of_each(key: ClusterKey) -> Iterator[dict[str, Any]]:
+    """A cluster with one object of each kind, in all that is read of it."""
+    made = noted(**dict.fromkeys(NOTES, "1h"))
+    handled = json.dumps({"spec": {"worker": {"replicas": 1}}})
+    notes = {**made, "annotations": {**made["annotations"], HANDLED: handled, COOLDOWN: "1"}}
+    workers = group(**notes)
+    workers["spec"]["worker"] |= {"metadata": notes, "spec": POD_SPEC}
+    failing = {"type": "ReplicaFailure", "status": "True", "reason": "x", "message": "y"}
+    unscheduled = {
+        "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "y",
+        "lastTransitionTime": CREATED,
+    }  # fmt: skip
+    state = {"state": {"waiting": {"reason": "CrashLoopBackOff", "message": "m"}},
+             "lastState": {"terminated": {"reason": "Error", "exitCode": 1}}}  # fmt: skip
+    unready = pod(metadata=notes, spec=POD_SPEC)
+    unready["status"] = {
+        "phase": "Pending", "hostIP": "10.0.0.8", "podIP": "10.0.0.1",
+        "podIPs": [{"ip": "10.0.0.1"}], "startTime": CREATED, "conditions": [unscheduled],
+        "containerStatuses": [state],
+    }  # fmt: skip
+    governed = policy(**notes, ownerReferences=[{"uid": "x"}], labels={"a": "b"}, generation=1)
+    governed["spec"] |= {"controllerName": "dask-adaptive", "idleTimeout": "5m"}
+    scoped = {"scopes": ["BestEffort"], "scopeSelector": {"matchExpressions": [
+        {"scopeName": "PriorityClass", "operator": "In", "values": ["high"]}]}}  # fmt: skip
+    limits = {"limits": {"workers": 9, "cpu": "10"}, "shares": [{"cluster": "etl", "weight": 2}]}
+    bodies = [
+        cluster(**notes, labels={"tier": "prod"}), workers, governed, autoscaler(**notes),
+        deployment(metadata=notes, status={"conditions": [failing]},
+                   spec={"replicas": 1, "template": {"metadata": notes, "spec": POD_SPEC}}),
+        unready, service(), quota(hard={"requests.cpu": "9", "pods": "5"}, **scoped),
+        {"kind": "AdaptiveBudget", "metadata": meta("b"), "spec": limits},
+    ]  # fmt: skip
+    for body in bodies:
+        one = copy.deepcopy(body)
+        one["metadata"] |= {"namespace": key.namespace, "uid": f"{key.namespace}-{body['kind']}"}
+        yield one
 
 
 def world_of(*bodies: dict[str, Any]) -> World:

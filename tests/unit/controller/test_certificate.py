@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import logging
-import ssl
 import tempfile
 import time
 from collections.abc import Iterator
@@ -328,39 +326,6 @@ def test_the_key_of_the_authority_is_not_kept() -> None:
     assert BACKDATE + LIFE == pair.ends - pair.begins
     assert "" == pair.objection(HOST)
     assert "mismatch" in pair.objection("other.ns.svc")
-
-
-def called(context: ssl.SSLContext, authority: str, host: str) -> bytes:
-    """The certificate that a server with this context shows to who trusts the authority."""
-    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    client.load_verify_locations(cadata=base64.b64decode(authority).decode())
-    asked, answered = ssl.MemoryBIO(), ssl.MemoryBIO()
-    caller = client.wrap_bio(answered, asked, server_hostname=host)
-    callee = context.wrap_bio(asked, answered, server_side=True)
-    for side in (caller, callee) * 2:
-        with contextlib.suppress(ssl.SSLWantReadError):
-            side.do_handshake()
-    shown = caller.getpeercert(True)
-    assert shown is not None
-    return shown
-
-
-@pytest.mark.parametrize("host", [HOST, "127.0.0.1"], ids=["by-name", "by-address"])
-async def test_connections_get_the_certificate_of_the_moment(host: str) -> None:
-    scene = Scene(makes=False)
-    scene.host = host
-    keeper, first, second = scene.replica(), make(host, NOW), make(host, NOW)
-    with pytest.raises(ssl.SSLError):
-        called(keeper.context, first["ca.crt"], host)
-
-    shown = []
-    for data in (first, second):
-        scene.api.fill(data)
-        assert await keeper.look()
-        shown.append(called(keeper.context, data["ca.crt"], host))
-    assert shown[0] != shown[1]
-    with pytest.raises(ssl.SSLCertVerificationError):
-        called(keeper.context, first["ca.crt"], host)
 
 
 def test_no_key_is_in_a_file_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -37,7 +37,6 @@ from dask_adaptive.model.reason import Reason
 from support import kube_objects as ko
 from support.agent_work import until
 from support.kube_operator import QuietLink
-from support.stored_api import StoredApi
 
 NO_API: Any = None
 
@@ -141,15 +140,6 @@ async def test_a_spec_that_makes_no_sense_is_reported() -> None:
     assert [7] == stage.generations
 
 
-async def test_a_pass_is_told_of_which_generation_its_spec_is() -> None:
-    body = ko.policy()
-    body["metadata"]["generation"] = 3
-    stage = Stage(result())
-    await visitor(stage, body)._visit()
-
-    assert [3] == stage.generations
-
-
 async def test_workers_go_back_to_service_when_their_policy_goes() -> None:
     draining = ObservedWorker(
         "w1", "u", "g", 1.0, dask_names=("w1-0", "w1-1"), lifecycle=Retiring()
@@ -160,19 +150,6 @@ async def test_workers_go_back_to_service_when_their_policy_goes() -> None:
     await visits.let_go()
 
     assert ["w1-0", "w1-1"] == stage.cancelled
-
-
-async def test_a_visit_is_made_at_once_when_something_changed() -> None:
-    stage = Stage(result(), result())
-    visits = visitor(stage)
-    task = asyncio.create_task(visits.run())
-    await asyncio.sleep(0.05)
-    assert 1 == len(stage.script)
-    visits.wake.set()
-    await asyncio.sleep(0.6)
-    task.cancel()
-
-    assert [] == stage.script
 
 
 class Failing(Stage):
@@ -351,17 +328,6 @@ async def test_the_link_follows_the_scheduler_and_what_people_want() -> None:
     ] == made
     assert Reason.INJECTION_REFUSED is seen.problem
     assert "DaskCluster etl is annotated" in seen.message
-
-
-async def test_a_certificate_that_is_missing_is_an_answer() -> None:
-    world = ko.world_of(ko.cluster(), ko.service())
-    routes = Routes(StoredApi(), world, secret="certs")
-    link = FollowingLink(ko.KEY, world=world, routes=routes, consent=Consenting())
-
-    seen = await link.observe(Policy(ClusterRef("etl"), 1))
-
-    assert Reason.SCHEDULER_UNREACHABLE is seen.problem
-    assert "there is no Secret ns/certs" in seen.message
 
 
 class Stubborn(Stage):

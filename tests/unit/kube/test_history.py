@@ -18,7 +18,6 @@ from dask_adaptive.kube.status_json import (
     history_body,
     history_name,
     history_of,
-    merged,
 )
 from dask_adaptive.model.plan import KEPT, Decision, Step
 from dask_adaptive.model.reason import Reason
@@ -84,15 +83,6 @@ def test_numbers_that_are_none_are_left_out() -> None:
     assert "1970-01-01T00:00:01.000Z" == seen["at"]
 
 
-def test_it_goes_with_its_policy() -> None:
-    meta = history_body(POLICY, [])["metadata"]
-
-    assert ("etl-adaptive-history", "ns") == (meta["name"], meta["namespace"])
-    assert [("AdaptivePolicy", "uid-etl")] == [
-        (owner["kind"], owner["uid"]) for owner in meta["ownerReferences"]
-    ]
-
-
 def test_names_of_long_policies_differ_and_fit() -> None:
     a, b = history_name("p" * 252 + "a"), history_name("p" * 252 + "b")
 
@@ -126,9 +116,3 @@ def test_rubbish_is_told_apart(line: str) -> None:
 @pytest.mark.parametrize("body", [{}, {"data": None}, {"data": {}}, {"data": {"other": "x"}}])
 def test_nothing_is_no_rubbish(body: dict[str, Any]) -> None:
     assert () == history_of(body)
-
-
-def test_merged() -> None:
-    a, b, c = decision(1.0), decision(2.0), decision(2.0, outcome="Done")
-
-    assert (a, b, c) == merged([b, a], [c, b])

@@ -77,35 +77,6 @@ def test_the_reason_names_who_holds_it() -> None:
     assert "debugging (pod w)" == held.reason
 
 
-COPY_CHANGED = {
-    **ko.noted(pin="1h"),
-    "managedFields": [
-        {"time": ko.CREATED, "fieldsV1": {"f:metadata": ko.UPSTREAM}},
-        *ko.noted(pin="1h")["managedFields"],
-    ],
-}
-
-
-@pytest.mark.parametrize(
-    ("metadata", "expected"),
-    [
-        pytest.param({}, None, id="none"),
-        pytest.param(ko.noted(pin="4h"), ("4h", BEGAN), id="a-persons-own"),
-        pytest.param(ko.noted(pin="4h", by="upstream"), None, id="a-copy-made-at-creation"),
-        pytest.param({"annotations": {PREFIX + "pin": "1h"}}, ("1h", None), id="nobody-knows"),
-        pytest.param(COPY_CHANGED, ("1h", BEGAN), id="a-copy-that-a-person-changed"),
-    ],
-)
-def test_copies_do_not_outlive_their_original(
-    metadata: dict[str, Any], expected: tuple[str, float | None] | None
-) -> None:
-    found = read_notes(ko.meta("w1", **metadata), "pod w1", made_by_upstream=True)
-    held = manual_pin(found, now=NOW, since=lambda _: NOW, max_s=DAY)
-
-    assert bool(expected) == bool(held)
-    assert expected in (None, *((n.value, n.set_at) for n in found))
-
-
 # --- pauses -----------------------------------------------------------------------------------
 
 SOON, PAST = instant(NOW + 60), instant(NOW - 60)

@@ -88,18 +88,6 @@ async def test_the_policy_counts_before_the_chart(
     assert ([f"get secrets {read}"] if read else []) == api.asked
 
 
-async def test_a_certificate_that_is_renewed_is_used_soon() -> None:
-    api, now = StoredApi(secret("certs", TLS)), [0.0]
-    made = routes(api, now=now)
-    first = await made.to(ko.KEY, policy(**NAMED))
-    renewed = AUTHORITY.tls()
-    api.store.put(secret("certs", renewed))
-
-    assert first == await made.to(ko.KEY, policy(**NAMED)), "not asked for again at once"
-    now[0] = FRESH_S
-    assert renewed == (await made.to(ko.KEY, policy(**NAMED))).tls
-
-
 async def test_an_api_server_that_is_down_costs_no_connection() -> None:
     api, now = StoredApi(secret("certs", TLS)), [0.0]
     made = routes(api, now=now)
