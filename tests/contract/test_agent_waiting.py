@@ -70,6 +70,20 @@ async def test_what_waits_for_stuck_threads_moves(c, s, a, b, agent, clock, how,
     assert not (await ask(s, wire.OBSERVE))["stuck"]
 
 
+@pytest.mark.parametrize("governed", [True, False])
+@with_agent(1, threads=4, config=STILL, worker_kwargs={"resources": {"R": 1}})
+async def test_what_waits_for_a_resource_moves_where_it_is_free(c, s, a, agent, governed) -> None:
+    GO.clear()
+    tasks = c.map(hold, range(3), resources={"R": 1})
+    await until(lambda: len(a.state.tasks) == 3)
+    async with Worker(s.address, resources={"R": 1}) as b, Worker(s.address, resources={"S": 1}):
+        await ask(s, wire.OBSERVE, renew=governed)
+        await until(lambda: b.state.tasks) if governed else await asyncio.sleep(0.5)
+        assert bool(b.state.executing_count) is governed
+        GO.set()
+        await wait(tasks, timeout=20)
+
+
 async def wanted(scheduler: Any) -> list[int]:
     return [row["workers"] for row in (await ask(scheduler, wire.OBSERVE))["wants"]]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ from distributed.core import Status
 
 from dask_adaptive_agent import wire
 from dask_adaptive_agent.protocol.operator_side import Component, OperatorLease
-from dask_adaptive_agent.service.task_mover import Mover
+from dask_adaptive_agent.service.task_mover import Mover, considered
 
 if TYPE_CHECKING:
     from distributed.scheduler import WorkerState
@@ -31,8 +32,9 @@ class StuckThreads(Component):
     The threads of paused workers, and those that cancelled runs hold: a worker can't stop a thread,
     so the run goes on, and the scheduler takes the thread for a free one.
 
-    Tasks that wait for a worker without any other thread move to workers that have one. Stock code
-    leaves them there, and so do we where no operator governs the cluster.
+    Tasks that wait for a worker without any other thread move to workers that have one, and those
+    that wait for a resource of their worker to idle ones that have it. Stock code leaves them
+    there, and so do we where no operator governs the cluster.
     """
 
     entries: dict[str, Entry]  # the roster's, by address; the same dict for ever
@@ -59,6 +61,22 @@ class StuckThreads(Component):
             full = {ws for ws, threads in self.threads.items() if threads >= ws.nthreads}
             for ws in full:
                 self._held[ws][1].ask(but=full)
+            self._spread()
+
+    def _spread(self) -> None:
+        """Stock code steals from no worker that has at most a task for each thread."""
+        running = self.scheduler.running
+        able = [ws for ws in considered(running) if ws.resources]
+        idle = [ws for ws in able if not ws.processing]
+        for ws in [ws for ws in able if idle and 1 < len(ws.processing) <= ws.nthreads]:
+            short = _short(ws)
+            taker = next((t for t in idle if short and short <= t.resources.keys()), None)
+            if taker is not None:
+                idle.remove(taker)
+                Mover(self.scheduler, ws, self.clock).ask(
+                    but=running - {taker},
+                    stays=lambda ts: short.isdisjoint(ts.resource_restrictions or ()),  # noqa: B023
+                )
 
     def rows(self) -> list[wire.StuckRow]:
         stuck = [e for e in self.entries.values() if e.ws in self.threads] if self.threads else []
@@ -71,3 +89,11 @@ def _held(ws: WorkerState) -> int:
         return ws.nthreads
     counts = ws.metrics.get("task_counts") or {}
     return min(ws.nthreads, int(counts.get("cancelled", 0)))
+
+
+def _short(ws: WorkerState) -> set[str]:
+    """Resources that tasks of a worker wait for: `used_resources` is wrong once one was stolen."""
+    claimed: Counter[str] = Counter()
+    for ts in ws.processing:
+        claimed.update(ts.resource_restrictions or {})
+    return {name for name, amount in claimed.items() if amount > ws.resources.get(name, 0)}

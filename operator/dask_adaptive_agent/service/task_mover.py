@@ -33,7 +33,7 @@ def stealing(scheduler: Scheduler) -> Any:
     return extension if hasattr(extension, "move_task_request") else None
 
 
-def considered(workers: Iterable[WorkerState], but: WorkerState) -> list[WorkerState]:
+def considered(workers: Iterable[WorkerState], but: WorkerState | None = None) -> list[WorkerState]:
     """Those of some workers, or a sample of them, that may take what another one has."""
     others = list(workers)
     if len(others) > CONSIDERED:
