@@ -14,4 +14,5 @@ on_gpu = client.map(lambda i: time.sleep(0.5) or os.environ[name], range(8), res
 plain = client.map(lambda i: time.sleep(0.5) or os.environ[name], range(8, 16))
 assert {where.rpartition("-worker-")[0] for where in client.gather(on_gpu)} == {"t-gpu"}
 client.gather(plain)
+del on_gpu, plain  # the last worker stays with the last results
 until(lambda: not any("gpu" in worker for worker in workers(client)))

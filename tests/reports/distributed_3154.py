@@ -6,8 +6,13 @@ import time
 from dask.distributed import Client
 from retold import until
 
+
+async def die():
+    os._exit(1)
+
+
 client = Client()
 slow = client.submit(lambda: time.sleep(5) or os.getpid())
 until(lambda: any(client.processing().values()))
-client.run(lambda: os.kill(os.getpid(), 9), wait=False)
+client.run(die, wait=False)
 assert slow.result() > 0
