@@ -31,6 +31,7 @@ from support.kube_operator import running, until
 from support.kube_server import ROOT, Kubectl
 from support.kube_webhook import HOST, KIND, SECRET, registered
 from support.ports import free_port
+from support.tables import table
 
 _NOW = datetime.now(UTC)
 
@@ -192,15 +193,13 @@ async def test_a_replica_that_died_in_between_is_made_up_for(scene: Scene) -> No
     await scene.works()
 
 
-@pytest.mark.parametrize(
-    ("change", "why"),
-    [
-        pytest.param(lambda _: None, "no tls.crt, no tls.key, no ca.crt", id="emptied"),
-        pytest.param(lambda old: {**old, "tls.crt": "eHg="}, "tls.crt can't be", id="garbage"),
-        pytest.param(lambda old: {**old, "ca.crt": trusted()["ca.crt"]}, "issuer", id="others-ca"),
-        pytest.param(lambda _: make(HOST, _NOW - LIFE * 2), "has expired", id="expired"),
-        pytest.param(lambda _: make(HOST, _NOW + LIFE), "not yet valid", id="clock-was-fast"),
-    ],
+@table(
+    "change, why",
+    emptied=(lambda _: None, "no tls.crt, no tls.key, no ca.crt"),
+    garbage=(lambda old: {**old, "tls.crt": "eHg="}, "tls.crt can't be"),
+    others_ca=(lambda old: {**old, "ca.crt": trusted()["ca.crt"]}, "issuer"),
+    expired=(lambda _: make(HOST, _NOW - LIFE * 2), "has expired"),
+    clock_was_fast=(lambda _: make(HOST, _NOW + LIFE), "not yet valid"),
 )
 async def test_a_secret_that_was_spoilt_is_made_anew(
     scene: Scene, change: Any, why: str, caplog: pytest.LogCaptureFixture

@@ -28,6 +28,7 @@ from dask_adaptive.model.spec import Problem
 from support.kube_bodies import policy
 from support.kube_server import ROOT, Kubectl
 from support.policies import TAKEN, WRONG, spec
+from support.tables import table
 
 EXAMPLES = sorted((ROOT / "manifests/examples").glob("*.yaml"))
 
@@ -232,14 +233,12 @@ REPLACED = Status(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(
+@table(
     "status",
-    [
-        pytest.param(RELIEVED, id="what-a-scheduler-is-relieved-of"),
-        pytest.param(DECIDED, id="what-was-decided-for-each-group"),
-        pytest.param(HELD, id="who-holds-which-workers"),
-        pytest.param(REPLACED, id="who-is-replaced"),
-    ],
+    what_a_scheduler_is_relieved_of=RELIEVED,
+    what_was_decided_for_each_group=DECIDED,
+    who_holds_which_workers=HELD,
+    who_is_replaced=REPLACED,
 )
 def test_a_status_is_stored_as_it_is_written(kubectl: Kubectl, status: Status) -> None:
     kubectl.apply(policy())
@@ -252,16 +251,14 @@ def test_a_status_is_stored_as_it_is_written(kubectl: Kubectl, status: Status) -
     assert (dict(status.recycled), status.recent) == recycles_of(stored)
 
 
-@pytest.mark.parametrize(
-    ("lacks", "more"),
-    [
-        pytest.param("reason", {}, id="no-reason"),
-        pytest.param("lastTransitionTime", {}, id="no-time"),
-        pytest.param("", {"reason": "two words"}, id="a-reason-of-two-words"),
-        pytest.param("", {"type": "-Ready"}, id="no-name-of-a-type"),
-        pytest.param("", {"observedGeneration": -1}, id="before-the-first-generation"),
-        pytest.param("", {}, id="well"),
-    ],
+@table(
+    "lacks, more",
+    no_reason=("reason", {}),
+    no_time=("lastTransitionTime", {}),
+    a_reason_of_two_words=("", {"reason": "two words"}),
+    no_name_of_a_type=("", {"type": "-Ready"}),
+    before_the_first_generation=("", {"observedGeneration": -1}),
+    well=("", {}),
 )
 def test_conditions_are_those_of_kubernetes(
     kubectl: Kubectl, lacks: str, more: dict[str, Any]

@@ -17,6 +17,7 @@ from support.kube_bodies import autoscaler, group, policy
 from support.kube_operator import running, until
 from support.kube_server import ROOT, Kubectl
 from support.ports import free_port
+from support.tables import table
 
 EXAMPLES = ROOT / "manifests/examples"
 FAST = Timing(duration_s=2.0, renew_deadline_s=1.2, retry_s=0.2)
@@ -92,12 +93,10 @@ async def test_only_namespaces_with_the_labels_are_served(api: KubeApi, kubectl:
         assert 0 == replicas(kubectl)
 
 
-@pytest.mark.parametrize(
-    ("rival", "what"),
-    [
-        pytest.param(policy("b", "demo", minReplicas=3), "dap/b", id="another-policy"),
-        pytest.param(autoscaler("demo"), "daskautoscaler/demo", id="upstreams-autoscaler"),
-    ],
+@table(
+    "rival, what",
+    another_policy=(policy("b", "demo", minReplicas=3), "dap/b"),
+    upstreams_autoscaler=(autoscaler("demo"), "daskautoscaler/demo"),
 )
 async def test_where_two_would_scale_a_cluster_the_policy_does_nothing(
     api: KubeApi, kubectl: Kubectl, rival: dict[str, Any], what: str

@@ -10,8 +10,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
-
 from dask_adaptive.kube.api import QUOTAS, KubeApi
 from dask_adaptive.kube.cache.world import World
 from dask_adaptive.kube.platform import KubePlatform
@@ -22,6 +20,7 @@ from dask_adaptive.model.observed import PlatformView
 from support.kube_bodies import body, cluster_of_one, pod
 from support.kube_objects import resync
 from support.kube_server import Kubectl
+from support.tables import table
 
 
 def container(name: str = "worker", **resources: Any) -> dict[str, Any]:
@@ -57,37 +56,27 @@ async def quotas_of(api: KubeApi, namespace: str) -> list[QuotaObject]:
 RESOURCES = ("cpu", "memory", "ephemeral-storage", "nvidia.com/gpu")
 
 
-@pytest.mark.parametrize(
+@table(
     "spec",
-    [
-        pytest.param(PLAIN, id="requests-and-limits"),
-        pytest.param({"containers": [container(limits={"cpu": "250m"})]}, id="limits-only"),
-        pytest.param(
-            {"containers": [container(limits={"nvidia.com/gpu": 2, "cpu": 3})]}, id="gpus"
-        ),
-        pytest.param(
-            {
-                "containers": [container(requests={"cpu": 1}), container("b", requests={"cpu": 2})],
-                "initContainers": [
-                    container("c", requests={"cpu": 2}),
-                    container("d", requests={"cpu": 4}),
-                ],
-            },
-            id="the-greediest-init-container",
-        ),
-        pytest.param(
-            {
-                "containers": [container(requests={"cpu": 1})],
-                "initContainers": [
-                    container("c", requests={"cpu": 3}),
-                    sidecar("d", requests={"cpu": 2, "ephemeral-storage": "1G"}),
-                    container("e", requests={"cpu": "1500m"}),
-                    sidecar("f", requests={"cpu": "100m"}),
-                ],
-            },
-            id="init-containers-that-stay",
-        ),
-    ],
+    requests_and_limits=PLAIN,
+    limits_only={"containers": [container(limits={"cpu": "250m"})]},
+    gpus={"containers": [container(limits={"nvidia.com/gpu": 2, "cpu": 3})]},
+    the_greediest_init_container={
+        "containers": [container(requests={"cpu": 1}), container("b", requests={"cpu": 2})],
+        "initContainers": [
+            container("c", requests={"cpu": 2}),
+            container("d", requests={"cpu": 4}),
+        ],
+    },
+    init_containers_that_stay={
+        "containers": [container(requests={"cpu": 1})],
+        "initContainers": [
+            container("c", requests={"cpu": 3}),
+            sidecar("d", requests={"cpu": 2, "ephemeral-storage": "1G"}),
+            container("e", requests={"cpu": "1500m"}),
+            sidecar("f", requests={"cpu": "100m"}),
+        ],
+    },
 )
 async def test_a_pod_costs_what_the_server_counts(
     api: KubeApi, kubectl: Kubectl, spec: dict[str, Any]
@@ -102,28 +91,25 @@ async def test_a_pod_costs_what_the_server_counts(
     assert {name: costs[name] for name in costs if name in names} == dict(quota.used)
 
 
-@pytest.mark.parametrize(
-    ("hard", "more"),
-    [
-        pytest.param({"requests.cpu": "1600m"}, {}, id="requests-of-cpu"),
-        pytest.param({"cpu": "1", "limits.cpu": "3"}, {}, id="cpu"),
-        pytest.param({"limits.memory": "4Gi"}, {}, id="limits-of-memory"),
-        pytest.param({"memory": "2100Mi"}, {}, id="memory"),
-        pytest.param({"pods": "2", "count/pods": "3"}, {}, id="pods"),
-        pytest.param({"pods": "1"}, {"scopes": ["NotTerminating"]}, id="scope-that-is-met"),
-        pytest.param({"pods": "1"}, {"scopes": ["Terminating"]}, id="scope-of-others"),
-        pytest.param({"pods": "0"}, {"scopes": ["BestEffort"]}, id="scope-of-best-effort"),
-        pytest.param({"pods": "0"}, {"scopes": ["NotBestEffort"]}, id="not-best-effort"),
-        pytest.param(
-            {"pods": "1"},
-            {
-                "scopeSelector": {
-                    "matchExpressions": [{"scopeName": "PriorityClass", "operator": "Exists"}]
-                }
-            },
-            id="scope-of-priorities",
-        ),
-    ],
+@table(
+    "hard, more",
+    requests_of_cpu=({"requests.cpu": "1600m"}, {}),
+    cpu=({"cpu": "1", "limits.cpu": "3"}, {}),
+    limits_of_memory=({"limits.memory": "4Gi"}, {}),
+    memory=({"memory": "2100Mi"}, {}),
+    pods=({"pods": "2", "count/pods": "3"}, {}),
+    scope_that_is_met=({"pods": "1"}, {"scopes": ["NotTerminating"]}),
+    scope_of_others=({"pods": "1"}, {"scopes": ["Terminating"]}),
+    scope_of_best_effort=({"pods": "0"}, {"scopes": ["BestEffort"]}),
+    not_best_effort=({"pods": "0"}, {"scopes": ["NotBestEffort"]}),
+    scope_of_priorities=(
+        {"pods": "1"},
+        {
+            "scopeSelector": {
+                "matchExpressions": [{"scopeName": "PriorityClass", "operator": "Exists"}]
+            }
+        },
+    ),
 )
 async def test_as_many_pods_are_let_in_as_there_is_room_for(
     api: KubeApi, kubectl: Kubectl, hard: dict[str, str], more: dict[str, Any]

@@ -14,6 +14,7 @@ from dask_adaptive.controller.lease import lease_name
 from dask_adaptive.model.policy import DEFAULT_CONTROLLER
 from dask_adaptive_agent import __version__
 from support.kube_server import CHART, IMAGE, ROOT, helm_template, rendered
+from support.tables import table
 
 NAME, RIGHTS = "r-dask-adaptive", lease_name(DEFAULT_CONTROLLER)
 CRD = ("CustomResourceDefinition", "adaptivepolicies.dask-adaptive.dev")
@@ -140,13 +141,11 @@ def test_wrong_values_are_refused(value: str, words: str) -> None:
     assert words in refused.value.stderr
 
 
-@pytest.mark.parametrize(
+@table(
     "spec",
-    [
-        pytest.param(lambda: pod_spec(), id="operator"),
-        pytest.param(lambda: rendered()["Pod", f"{NAME}-test"]["spec"], id="test"),
-        pytest.param(lambda: tidy_job()["spec"]["template"]["spec"], id="tidy"),
-    ],
+    operator=lambda: pod_spec(),
+    test=lambda: rendered()["Pod", f"{NAME}-test"]["spec"],
+    tidy=lambda: tidy_job()["spec"]["template"]["spec"],
 )
 def test_pods_may_do_nothing(spec: Any) -> None:
     """As the Pod Security Standard `restricted` asks for, and a read-only root."""

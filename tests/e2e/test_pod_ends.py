@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from dask_adaptive.kube.api import EVENTS, PODS
 from dask_adaptive.kube.objects import INJECT
 from support.e2e_cluster import LiveCluster, Start
 from support.e2e_tasks import block, result, suspicions
+from support.tables import table
 
 MEGABYTES_50 = 50_000_000
 
 
-@pytest.mark.parametrize(
-    ("worker", "grace_s"),
-    [
-        pytest.param({}, 300, id="process-1"),
-        pytest.param({"in_shell": True}, 300, id="below-a-shell"),
-        # As one that was created while the webhook was away.
-        pytest.param({"notes": {INJECT: "false"}}, 30, id="no-webhook"),
-    ],
+@table(
+    "worker, grace_s",
+    process_1=({}, 300),
+    below_a_shell=({"in_shell": True}, 300),
+    # As one that was created while the webhook was away.
+    no_webhook=({"notes": {INJECT: "false"}}, 30),
 )
 async def test_a_deleted_pod_hands_over_half_a_gigabyte_and_finishes_its_task(
     start: Start, worker: dict[str, Any], grace_s: int

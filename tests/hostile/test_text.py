@@ -37,6 +37,7 @@ from dask_adaptive.model.reason import Reason
 from support import kube_objects as ko
 from support.shown_policies import STATUS, policy
 from support.stored_api import ServedApi, StoredApi
+from support.tables import table
 from support.worlds import NOW, POLICY, cluster, dated, pending, worker
 
 #: A title, a clipboard, a cleared screen, C1, DEL, the direction of writing, and a line of ours.
@@ -111,23 +112,21 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..
     api.close()
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        pytest.param(["status"], "[2J", id="list"),
-        pytest.param(["status", "etl"], HARMLESS, id="status"),
-        pytest.param(["status", "etl", "-o", "json"], "u001b]0;title", id="status-json"),
-        pytest.param(["status", "etl", "-o", "yaml"], "\\e]0;title", id="status-yaml"),
-        pytest.param(["explain", "etl"], HARMLESS, id="explain"),
-        pytest.param(["explain", "etl", "-o", "yaml"], "title", id="explain-yaml"),
-        pytest.param(["explain", "worker/w1"], "w1", id="explain-worker"),
-        pytest.param(["check"], HARMLESS, id="check"),
-        pytest.param(["check", "-o", "json"], "title", id="check-json"),
-        pytest.param(["report", "-o", "/nowhere/\x1b[2J.zip"], "nowhere", id="report"),
-        pytest.param(["tidy", "--dry-run"], "deleted", id="tidy"),
-        pytest.param(["explain", f"worker/{EVIL}"], "no worker", id="our-own-argument"),
-        pytest.param(["record", "etl", "--for", "1s", "-o", "trace"], "[2J", id="record"),
-    ],
+@table(
+    "words, said",
+    list=(["status"], "[2J"),
+    status=(["status", "etl"], HARMLESS),
+    status_json=(["status", "etl", "-o", "json"], "u001b]0;title"),
+    status_yaml=(["status", "etl", "-o", "yaml"], "\\e]0;title"),
+    explain=(["explain", "etl"], HARMLESS),
+    explain_yaml=(["explain", "etl", "-o", "yaml"], "title"),
+    explain_worker=(["explain", "worker/w1"], "w1"),
+    check=(["check"], HARMLESS),
+    check_json=(["check", "-o", "json"], "title"),
+    report=(["report", "-o", "/nowhere/\x1b[2J.zip"], "nowhere"),
+    tidy=(["tidy", "--dry-run"], "deleted"),
+    our_own_argument=(["explain", f"worker/{EVIL}"], "no worker"),
+    record=(["record", "etl", "--for", "1s", "-o", "trace"], "[2J"),
 )
 def test_no_command_prints_control_characters(
     words: Sequence[str], said: str, run: Callable[..., str]

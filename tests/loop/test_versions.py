@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from support.stage import Watched
+from support.tables import table
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -47,12 +48,10 @@ async def running(tmp_path: Path, release: str, **options: Any) -> AsyncIterator
         yield stage
 
 
-@pytest.mark.parametrize(
-    ("release", "inject"),
-    [
-        pytest.param("2023.5.0", False, id="attached-live"),
-        pytest.param("2024.8.2", True, id="preloaded"),
-    ],
+@table(
+    "release, inject",
+    attached_live=("2023.5.0", False),
+    preloaded=("2024.8.2", True),
 )
 async def test_an_older_release_is_served(
     tmp_path: Path, release: str, inject: bool, monkeypatch: pytest.MonkeyPatch

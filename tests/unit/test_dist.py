@@ -11,6 +11,8 @@ from types import ModuleType
 
 import pytest
 
+from support.tables import table
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -86,12 +88,10 @@ def test_a_release_is_the_commit_not_the_folder(
     assert {"helm", "operator"} == set(os.listdir(release.source))
 
 
-@pytest.mark.parametrize(
-    ("chart", "package", "tag", "told"),
-    [
-        pytest.param("1.0.0", "2.0.0", "v1.0.0", r"disagree .*1\.0\.0.*2\.0\.0", id="chart"),
-        pytest.param("1.0.0", "1.0.0", "v1.0.1", r"tagged v1\.0\.1, .* of 1\.0\.0", id="tag"),
-    ],
+@table(
+    "chart, package, tag, told",
+    chart=("1.0.0", "2.0.0", "v1.0.0", r"disagree .*1\.0\.0.*2\.0\.0"),
+    tag=("1.0.0", "1.0.0", "v1.0.1", r"tagged v1\.0\.1, .* of 1\.0\.0"),
 )
 def test_a_release_has_one_version(
     dist: ModuleType,

@@ -11,6 +11,7 @@ from chaos.apiserver import kubeconfig_of
 from dask_adaptive.cli import tidy
 from dask_adaptive.cli.access import Access
 from dask_adaptive.cli.main import cli
+from support.tables import table
 
 NOWHERE = kubeconfig_of(1, "t", "team")
 
@@ -54,14 +55,12 @@ def test_wrong_usage_is_exit_code_2(run, words: tuple[str, ...], said: str) -> N
     assert said in result.output
 
 
-@pytest.mark.parametrize(
-    ("content", "words", "said"),
-    [
-        pytest.param(None, (), "no kubeconfig at {path}: name the file", id="missing"),
-        pytest.param("", (), "there is no usable kubeconfig", id="empty"),
-        pytest.param("a: [", (), "there is no usable kubeconfig", id="no-yaml"),
-        pytest.param(NOWHERE, ("--context", "x"), "name x in {path}/contexts", id="no-context"),
-    ],
+@table(
+    "content, words, said",
+    missing=(None, (), "no kubeconfig at {path}: name the file"),
+    empty=("", (), "there is no usable kubeconfig"),
+    no_yaml=("a: [", (), "there is no usable kubeconfig"),
+    no_context=(NOWHERE, ("--context", "x"), "name x in {path}/contexts"),
 )
 def test_a_kubeconfig_of_no_use_is_a_sentence(
     run, content: str | None, words: tuple[str, ...], said: str, tmp_path: Path

@@ -39,6 +39,7 @@ from support.golden import compare_text, rendered
 from support.kube_bodies import body
 from support.shown_policies import OLD, STATUS, policy
 from support.stored_api import ServedApi
+from support.tables import table
 from support.worlds import busy, cluster, dated, pending, worker
 
 Json = dict[str, Any]
@@ -126,23 +127,13 @@ def test_a_cluster_is_golden() -> None:
     golden("cluster", of_cluster(live(), DECISIONS, [EVENT]))
 
 
-@pytest.mark.parametrize(
-    ("seen", "said"),
-    [
-        pytest.param(
-            live(observed=cluster(WORKERS), unknown="no kubectl"), "not asked: no kubectl",
-            id="no-kubectl",
-        ),
-        pytest.param(
-            live({**OLD, "reason": "Paused", "message": "nothing is scaled"}), "because of Paused",
-            id="paused",
-        ),
-        pytest.param(
-            live({"connected": 1, "desiredReplicas": 1}, cluster([worker("w1")])), "none too many",
-            id="none-too-many",
-        ),
-        pytest.param(live(None, cluster([])), "not processed it yet", id="not-looked-at"),
-    ],
+@table(
+    "seen, said",
+    no_kubectl=(live(observed=cluster(WORKERS), unknown="no kubectl"), "not asked: no kubectl"),
+    paused=(live({**OLD, "reason": "Paused", "message": "nothing is scaled"}), "because of Paused"),
+    none_too_many=(
+        live({"connected": 1, "desiredReplicas": 1}, cluster([worker("w1")])), "none too many"),
+    not_looked_at=(live(None, cluster([])), "not processed it yet"),
 )  # fmt: skip
 def test_a_cluster_of_which_little_is_known(seen: Live, said: str) -> None:
     assert said in text(of_cluster(seen, [], []))
@@ -152,13 +143,11 @@ def test_a_pinned_worker_is_golden() -> None:
     golden("worker", of_worker("w2", live(), [], ends=False))
 
 
-@pytest.mark.parametrize(
-    ("name", "seen", "ends", "said"),
-    [
-        pytest.param("w5", live(), False, "IdleGrace", id="idle"),
-        pytest.param("w1", live(unknown="no answer"), False, "not asked: no answer", id="blind"),
-        pytest.param("w9", live(), True, "PodEnding: 2 results to move", id="its-pod-is-deleted"),
-    ],
+@table(
+    "name, seen, ends, said",
+    idle=("w5", live(), False, "IdleGrace"),
+    blind=("w1", live(unknown="no answer"), False, "not asked: no answer"),
+    its_pod_is_deleted=("w9", live(), True, "PodEnding: 2 results to move"),
 )
 def test_a_worker_in_a_word(name: str, seen: Live, ends: bool, said: str) -> None:
     assert said in text(of_worker(name, seen, [], ends=ends))
@@ -240,17 +229,13 @@ def test_what_is_not_there(subject: str, code: int, run: Any) -> None:
     assert code == run("explain", subject).exit_code
 
 
-@pytest.mark.parametrize(
-    ("script", "expected"),
-    [
-        pytest.param("echo no such service >&2; exit 1", "no such service", id="refused"),
-        pytest.param(
-            # It is refused, and tried again, until the time is over: one of both is told.
-            "echo 'Forwarding from 127.0.0.1:9 -> 8786'; exec sleep 30", "tcp://127.0.0.1:9 ",
-            id="nobody-there",
-        ),
-        pytest.param(None, "kubectl is not on the PATH", id="no-kubectl"),
-    ],
+@table(
+    "script, expected",
+    refused=("echo no such service >&2; exit 1", "no such service"),
+    nobody_there=(
+        # It is refused, and tried again, until the time is over: one of both is told.
+        "echo 'Forwarding from 127.0.0.1:9 -> 8786'; exec sleep 30", "tcp://127.0.0.1:9 "),
+    no_kubectl=(None, "kubectl is not on the PATH"),
 )  # fmt: skip
 async def test_a_scheduler_that_cannot_be_asked_is_a_sentence(
     access: Access, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None,
@@ -283,12 +268,10 @@ def access(api: ServedApi, tmp_path: Path) -> Access:
     return Access(kubeconfig=api.kubeconfig(tmp_path))
 
 
-@pytest.mark.parametrize(
-    ("spec", "status"),
-    [
-        pytest.param({"scheduler": {"tls": {"secretName": "certs"}}}, {}, id="the-policys"),
-        pytest.param({}, {"scheduler": {"tlsSecretName": "certs"}}, id="the-operators-default"),
-    ],
+@table(
+    "spec, status",
+    the_policys=({"scheduler": {"tls": {"secretName": "certs"}}}, {}),
+    the_operators_default=({}, {"scheduler": {"tlsSecretName": "certs"}}),
 )
 async def test_a_scheduler_that_takes_tls_only_is_asked_with_the_secret_of_the_operator(
     spec: dict[str, Any], status: dict[str, Any], api: ServedApi, access: Access,

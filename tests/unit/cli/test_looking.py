@@ -18,6 +18,7 @@ from dask_adaptive.kube.api import ApiUnreachable
 from support.golden import compare_text, rendered
 from support.shown_policies import GPU, HELD, OLD, STATUS, policy
 from support.stored_api import ServedApi
+from support.tables import table
 
 Json = dict[str, Any]
 
@@ -41,18 +42,12 @@ def test_one_cluster_is_golden(api: ServedApi, run: Any) -> None:
     compare_text("status.txt", show(run, "status", "etl"))
 
 
-@pytest.mark.parametrize(
-    ("policies", "said"),
-    [
-        pytest.param(
-            [policy(HELD, mode="Advise")], ("Advise", "ScaleDownStabilized", "by kubectl"),
-            id="held-and-advising",
-        ),
-        pytest.param(
-            [policy(OLD, name="a"), policy(name="b")], ("w7 (Due)", "not processed it yet"),
-            id="old-and-not-seen",
-        ),
-    ],
+@table(
+    "policies, said",
+    held_and_advising=(
+        [policy(HELD, mode="Advise")], ("Advise", "ScaleDownStabilized", "by kubectl")),
+    old_and_not_seen=(
+        [policy(OLD, name="a"), policy(name="b")], ("w7 (Due)", "not processed it yet")),
 )  # fmt: skip
 def test_one_cluster_in_words(
     policies: list[Json], said: tuple[str, ...], api: ServedApi, run: Any
@@ -83,13 +78,11 @@ def test_status_for_programs_has_the_bounds_of_each_group(api: ServedApi, run: A
     assert STATUS == told["status"]
 
 
-@pytest.mark.parametrize(
-    ("spec", "group", "expected"),
-    [
-        pytest.param({}, "etl-default", 19.0, id="Auto"),
-        pytest.param({"idleTimeout": "60s"}, "etl-default", 60.0, id="fixed"),
-        pytest.param(GPU, "etl-gpu", 0.0, id="Auto-that-is-not-known-yet"),
-    ],
+@table(
+    "spec, group, expected",
+    Auto=({}, "etl-default", 19.0),
+    fixed=({"idleTimeout": "60s"}, "etl-default", 60.0),
+    Auto_that_is_not_known_yet=(GPU, "etl-gpu", 0.0),
 )
 def test_after_so_long_a_worker_of_a_group_may_leave(
     spec: dict[str, Any], group: str, expected: float
@@ -140,14 +133,12 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize(
-    ("out", "no_color", "coloured"),
-    [
-        pytest.param(Terminal, None, True, id="terminal"),
-        pytest.param(Terminal, "1", False, id="NO_COLOR"),
-        pytest.param(Terminal, "", True, id="NO_COLOR-empty-counts-for-nothing"),
-        pytest.param(io.StringIO, None, False, id="pipe"),
-    ],
+@table(
+    "out, no_color, coloured",
+    terminal=(Terminal, None, True),
+    NO_COLOR=(Terminal, "1", False),
+    NO_COLOR_empty_counts_for_nothing=(Terminal, "", True),
+    pipe=(io.StringIO, None, False),
 )
 def test_colours_are_for_terminals(
     out: type[io.StringIO], no_color: str | None, coloured: bool, monkeypatch: pytest.MonkeyPatch

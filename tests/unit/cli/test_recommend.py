@@ -15,6 +15,7 @@ from dask_adaptive_lab.cli import recommend
 from dask_adaptive_lab.cli.files import read_policy
 from dask_adaptive_lab.trace import Origin, Sample, TraceGroup, origin_line, sample_line
 from support.golden import compare_text
+from support.tables import table
 
 POLICY = """\
 apiVersion: dask-adaptive.dev/v1alpha1
@@ -84,14 +85,12 @@ def test_a_policy_of_today_may_lack_a_name_and_have_empty_sections(folder: Path)
     assert "name: etl" in result.stdout
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "said"),
-    [
-        pytest.param((), 2, "Missing argument", id="nothing"),
-        pytest.param(("short.jsonl",), 1, "too short to tell: 1 bursts", id="too-short"),
-        pytest.param(("no.jsonl",), 2, "this is no trace", id="no-trace"),
-        pytest.param(("0.jsonl", "--policy", "bad.yaml"), 2, "maxReplicas", id="no-policy"),
-    ],
+@table(
+    "words, code, said",
+    nothing=((), 2, "Missing argument"),
+    too_short=(("short.jsonl",), 1, "too short to tell: 1 bursts"),
+    no_trace=(("no.jsonl",), 2, "this is no trace"),
+    no_policy=(("0.jsonl", "--policy", "bad.yaml"), 2, "maxReplicas"),
 )
 @pytest.mark.usefixtures("folder")
 def test_what_makes_no_sense_is_said(words: tuple[str, ...], code: int, said: str) -> None:

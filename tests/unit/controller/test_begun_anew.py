@@ -9,6 +9,7 @@ import pytest
 
 from dask_adaptive.backoff import begun_anew
 from dask_adaptive.kube.api import ApiUnreachable
+from support.tables import table
 
 
 def failing(*errors: BaseException) -> tuple[Any, list[BaseException]]:
@@ -22,13 +23,11 @@ def failing(*errors: BaseException) -> tuple[Any, list[BaseException]]:
     return run, left
 
 
-@pytest.mark.parametrize(
-    ("error", "traceback"),
-    [
-        pytest.param(ValueError("a bug"), True, id="bug"),
-        pytest.param(asyncio.CancelledError(), True, id="cancelled-by-nobody"),
-        pytest.param(ApiUnreachable("no answer"), False, id="known"),
-    ],
+@table(
+    "error, traceback",
+    bug=(ValueError("a bug"), True),
+    cancelled_by_nobody=(asyncio.CancelledError(), True),
+    known=(ApiUnreachable("no answer"), False),
 )
 async def test_it_is_logged_and_begun_anew(
     error: BaseException, traceback: bool, caplog: pytest.LogCaptureFixture

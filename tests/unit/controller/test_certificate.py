@@ -30,6 +30,7 @@ from dask_adaptive.controller.certificate import (
 )
 from dask_adaptive.controller.metrics import Metrics
 from dask_adaptive.kube.api import ApiUnreachable, Conflict, Forbidden, Json, NotFound
+from support.tables import table
 
 HOST = "r-webhook.ns.svc"
 HOOKS = "r"
@@ -168,16 +169,12 @@ async def test_what_is_not_trusted_yet_is_not_served() -> None:
     assert new == scene.keeper._serving.data
 
 
-@pytest.mark.parametrize(
+@table(
     "spoil",
-    [
-        pytest.param(lambda _: {}, id="emptied"),
-        pytest.param(
-            lambda new: {**new, "ca.crt": make(HOST, NOW)["ca.crt"]}, id="wrong-authority"
-        ),
-        pytest.param(lambda _: make("other.ns.svc", NOW), id="another-host"),
-        pytest.param(lambda _: make(HOST, NOW - 2 * LIFE), id="expired"),
-    ],
+    emptied=lambda _: {},
+    wrong_authority=lambda new: {**new, "ca.crt": make(HOST, NOW)["ca.crt"]},
+    another_host=lambda _: make("other.ns.svc", NOW),
+    expired=lambda _: make(HOST, NOW - 2 * LIFE),
 )
 async def test_a_good_certificate_is_not_given_up_for_a_bad_one(
     spoil: Any, caplog: pytest.LogCaptureFixture

@@ -37,6 +37,7 @@ from dask_adaptive.model.reason import Reason
 from support import kube_objects as ko
 from support.agent_work import until
 from support.kube_operator import QuietLink
+from support.tables import table
 
 NO_API: Any = None
 
@@ -193,13 +194,11 @@ async def test_a_visit_survives_what_fails_outside_of_its_pass() -> None:
     assert [wrong, wrong, FINE] == stage.told
 
 
-@pytest.mark.parametrize(
-    ("where", "error"),
-    [
-        pytest.param("one_pass", asyncio.CancelledError(), id="a-library-cancels-its-own-task"),
-        pytest.param("changed", ValueError("news"), id="news"),
-        pytest.param("changed", asyncio.CancelledError(), id="news-cancelled"),
-    ],
+@table(
+    "where, error",
+    a_library_cancels_its_own_task=("one_pass", asyncio.CancelledError()),
+    news=("changed", ValueError("news")),
+    news_cancelled=("changed", asyncio.CancelledError()),
 )
 async def test_a_task_that_ends_by_itself_is_logged_and_begun_anew(
     where: str, error: BaseException, caplog: pytest.LogCaptureFixture
@@ -234,14 +233,12 @@ class Hanging(Stage):
         return await super().one_pass(policy, generation)
 
 
-@pytest.mark.parametrize(
-    ("passes", "later_s", "overdue"),
-    [
-        pytest.param(1, PASS_DEADLINE_S + 5, False, id="a-visit-that-takes-its-time"),
-        pytest.param(1, OVERDUE_S - 1, False, id="not-yet"),
-        pytest.param(1, OVERDUE_S + 1, True, id="long-after-the-last-one"),
-        pytest.param(0, OVERDUE_S + 1, True, id="the-first-one-does-not-end"),
-    ],
+@table(
+    "passes, later_s, overdue",
+    a_visit_that_takes_its_time=(1, PASS_DEADLINE_S + 5, False),
+    not_yet=(1, OVERDUE_S - 1, False),
+    long_after_the_last_one=(1, OVERDUE_S + 1, True),
+    the_first_one_does_not_end=(0, OVERDUE_S + 1, True),
 )
 async def test_a_policy_that_is_visited_no_more_is_not_ready(
     passes: int, later_s: float, overdue: bool

@@ -16,6 +16,7 @@ from support import kube_objects as ko
 from support.json_patch import apply
 from support.kube_bodies import dask_pod
 from support.stored_api import StoredApi
+from support.tables import table
 
 POLLING = "DASK_DISTRIBUTED__CLIENT__SCHEDULER_INFO_INTERVAL"
 
@@ -60,14 +61,12 @@ def group(grace_s: int | None) -> dict[str, Any]:
     return body
 
 
-@pytest.mark.parametrize(
-    ("of_pod", "of_group", "given"),
-    [
-        pytest.param(30, None, 300, id="nobody-asked-for-30"),
-        pytest.param(30, 30, None, id="somebody-did"),
-        pytest.param(45, 45, None, id="their-own"),
-        pytest.param(3600, None, None, id="set-by-somebody-else"),
-    ],
+@table(
+    "of_pod, of_group, given",
+    nobody_asked_for_30=(30, None, 300),
+    somebody_did=(30, 30, None),
+    their_own=(45, 45, None),
+    set_by_somebody_else=(3600, None, None),
 )
 @pytest.mark.parametrize("watched", [True, False])
 async def test_grace(of_pod: int, of_group: int | None, given: int | None, watched: bool) -> None:
@@ -80,16 +79,14 @@ async def test_grace(of_pod: int, of_group: int | None, given: int | None, watch
 EVICT, DISRUPT = HINTS
 
 
-@pytest.mark.parametrize(
-    ("disruption", "own", "expected"),
-    [
-        pytest.param({}, {}, HINTS, id="by-default"),
-        pytest.param({"hints": False}, {}, {}, id="not-wanted"),
-        pytest.param({"hints": "?"}, {}, {}, id="not-understood"),
-        pytest.param(None, {}, {}, id="no-policy"),
-        pytest.param({}, {EVICT: "true"}, {EVICT: "true", DISRUPT: "true"}, id="one-is-the-users"),
-        pytest.param({}, dict.fromkeys(HINTS, "mine"), dict.fromkeys(HINTS, "mine"), id="both-are"),
-    ],
+@table(
+    "disruption, own, expected",
+    by_default=({}, {}, HINTS),
+    not_wanted=({"hints": False}, {}, {}),
+    not_understood=({"hints": "?"}, {}, {}),
+    no_policy=(None, {}, {}),
+    one_is_the_users=({}, {EVICT: "true"}, {EVICT: "true", DISRUPT: "true"}),
+    both_are=({}, dict.fromkeys(HINTS, "mine"), dict.fromkeys(HINTS, "mine")),
 )
 async def test_pods_of_new_workers_bear_the_hints(
     disruption: dict[str, Any] | None, own: dict[str, str], expected: dict[str, str]
@@ -150,20 +147,16 @@ def _no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_no_wait")
-@pytest.mark.parametrize(
-    ("watched", "listed", "expected"),
-    [
-        pytest.param([policy_with()], [], OFF, id="watched"),
-        pytest.param([], [policy_with()], OFF, id="younger-than-the-watch"),
-        pytest.param([], [], {}, id="none"),
-        pytest.param([], [ko.policy("p", for_="other")], {}, id="another-clusters"),
-        pytest.param([policy_with(deletionTimestamp="x")], [], {}, id="going"),
-        pytest.param([policy_with(relief="Sometimes")], [], {}, id="makes-no-sense"),
-        pytest.param([policy_with("a"), policy_with("b")], [], {}, id="two-contradict"),
-        pytest.param(
-            [policy_with(), ko.policy("m", labels=MANAGED)], [], OFF, id="one-of-annotations-goes"
-        ),
-    ],
+@table(
+    "watched, listed, expected",
+    watched=([policy_with()], [], OFF),
+    younger_than_the_watch=([], [policy_with()], OFF),
+    none=([], [], {}),
+    another_clusters=([], [ko.policy("p", for_="other")], {}),
+    going=([policy_with(deletionTimestamp="x")], [], {}),
+    makes_no_sense=([policy_with(relief="Sometimes")], [], {}),
+    two_contradict=([policy_with("a"), policy_with("b")], [], {}),
+    one_of_annotations_goes=([policy_with(), ko.policy("m", labels=MANAGED)], [], OFF),
 )
 async def test_a_scheduler_starts_with_what_its_policy_says(
     watched: list[dict[str, Any]], listed: list[dict[str, Any]], expected: dict[str, str]

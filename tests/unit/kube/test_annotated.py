@@ -44,6 +44,7 @@ from dask_adaptive.kube.view import adopted, conflict, is_settling
 from dask_adaptive.model.policy import DEFAULT_CONTROLLER
 from dask_adaptive.model.reason import Reason
 from support import kube_objects as ko
+from support.tables import table
 
 NOW = ko.CREATED_AT + 3600
 ADOPT = "dask-adaptive.dev/adopt"
@@ -125,19 +126,17 @@ def test_a_policy_of_an_earlier_cluster_of_that_name_goes_first() -> None:
     assert [Remove("etl", "uid-etl")] == steps(FIVE, [old])
 
 
-@pytest.mark.parametrize(
-    ("adopt", "on_cluster", "on_autoscaler", "expected"),
-    [
-        pytest.param("Never", "true", "true", False, id="never"),
-        pytest.param("Annotated", None, None, False, id="nobody-asked"),
-        pytest.param("Annotated", "true", None, True, id="cluster"),
-        pytest.param("Annotated", None, "true", True, id="autoscaler"),
-        pytest.param("Annotated", "true", "false", False, id="the-autoscaler-s-own-wins"),
-        pytest.param("Annotated", "false", "True ", True, id="either-way"),
-        pytest.param("Always", None, None, True, id="always"),
-        pytest.param("Always", "false", None, False, id="but-where-it-is-forbidden"),
-        pytest.param("Always", None, "false", False, id="on-either"),
-    ],
+@table(
+    "adopt, on_cluster, on_autoscaler, expected",
+    never=("Never", "true", "true", False),
+    nobody_asked=("Annotated", None, None, False),
+    cluster=("Annotated", "true", None, True),
+    autoscaler=("Annotated", None, "true", True),
+    the_autoscaler_s_own_wins=("Annotated", "true", "false", False),
+    either_way=("Annotated", "false", "True ", True),
+    always=("Always", None, None, True),
+    but_where_it_is_forbidden=("Always", "false", None, False),
+    on_either=("Always", None, "false", False),
 )
 def test_which_are_taken_over(
     adopt: str, on_cluster: str | None, on_autoscaler: str | None, expected: bool
@@ -156,71 +155,58 @@ ADVISES = by_hand(mode="Advise")
 BOTH_WAYS = cluster(adopt="true", max_replicas="3")
 
 
-@pytest.mark.parametrize(
-    ("seen", "policies", "autoscalers", "expected"),
-    [
-        # By annotations.
-        pytest.param(cluster(), [], [], [], id="nothing-asked-for"),
-        pytest.param(FIVE, [], [], [Make], id="made"),
-        pytest.param(FIVE, [noting()], [], [], id="as-it-was-made"),
-        pytest.param(cluster(max_replicas="7"), [noting()], [], [Mend], id="mended"),
-        pytest.param(FIVE, [noting(idleTimeout="2m")], [], [Mend], id="default-back"),
-        pytest.param(cluster(), [noting()], [], [Remove], id="annotation-gone"),
-        pytest.param(FIVE, [by_hand()], [], [], id="a-persons-policy-wins"),
-        pytest.param(FIVE, [by_hand(), noting()], [], [Remove], id="and-the-one-we-made-goes"),
-        pytest.param(cluster(max_replicas="x"), [noting()], [], [Complain], id="no-number"),
-        pytest.param(cluster(max_replicas="-1"), [], [], [Complain], id="negative-number"),
-        pytest.param(cluster(max_replicas="5", idle_timeout="soon"), [noting()], [], [Complain],
-                     id="no-duration"),
-        pytest.param(WRONG_MINIMUM, [], [], [Complain], id="minimum-above-maximum"),
-        # An operator of another name serves it: it is left alone.
-        pytest.param(FIVE, [noting(controllerName="b")], [], [], id="it-made-the-policy"),
-        pytest.param(cluster(), [noting(controllerName="b")], [], [], id="and-it-removes-it"),
-        pytest.param(FIVE, [by_hand(controllerName="b")], [], [], id="a-persons-for-it"),
-        pytest.param(FIVE, [by_hand(controllerName="b"), noting()], [], [Remove],
-                     id="then-ours-goes"),
-        pytest.param(YES, [made(controllerName="b")], [AWAKE], [], id="it-adopts"),
-        pytest.param(NO, [made(controllerName="b")], [RESTING], [], id="and-it-wakes"),
-        # By adoption.
-        pytest.param(YES, [], [AWAKE], [Make, Rest], id="taken-over"),
-        pytest.param(YES, [made()], [RESTING], [], id="in-step"),
-        pytest.param(YES, [made()], [AWAKE], [Rest], id="the-policy-was-made-before-a-crash"),
-        pytest.param(YES, [made()], [scaler(notes=RESTS, maximum=9)], [Mend], id="adapt-again"),
-        pytest.param(YES, [made(idleTimeout="9s")], [RESTING], [], id="peoples-edits-stay"),
-        pytest.param(
-            cluster(adopt="true", idle_timeout="2m"), [made()], [RESTING], [Mend], id="idle"
-        ),
-        pytest.param(NO, [made()], [RESTING], [Remove, Wake], id="released"),
-        pytest.param(NO, [], [RESTING], [Wake], id="released-after-a-crash"),
-        pytest.param(YES, [made()], [], [Remove, Tell], id="scale-deletes-the-autoscaler"),
-        pytest.param(YES, [made()], [GOING], [Remove, Tell], id="its-deletion-has-begun"),
-        pytest.param(YES, [by_hand()], [AWAKE], [Rest], id="a-persons-policy-serves-it"),
-        pytest.param(YES, [by_hand(), made()], [RESTING], [Remove], id="and-ours-goes"),
-        pytest.param(NO, [by_hand()], [AWAKE], [], id="not-asked-for"),
-        pytest.param(YES, [ADVISES], [AWAKE], [], id="advice-scales-nothing"),
-        pytest.param(YES, [ADVISES], [RESTING], [Wake], id="so-upstream-goes-on"),
-        pytest.param(
-            YES, [by_hand(), by_hand("b")], [RESTING], [Wake], id="nor-do-two-policies"
-        ),
-        pytest.param(BOTH_WAYS, [], [AWAKE], [Make, Rest], id="both-ways"),
-        pytest.param(BOTH_WAYS, [made()], [RESTING], [Mend], id="an-annotation-goes-before-adapt"),
-        pytest.param(YES, [made(BY_ANNOTATIONS)], [RESTING], [Mend], id="its-bounds-are-back"),
-        pytest.param(FIVE, [noting()], [AWAKE], [], id="not-asked-for-with-annotations"),
-        pytest.param(YES, [], [scaler(minimum=5)], [Complain], id="min-above-max"),
-        pytest.param(YES, [], [scaler(minimum=-1)], [Complain], id="negative"),
-        pytest.param(
-            YES, [made()], [scaler(notes=RESTS, minimum=5)], [Complain], id="kept-as-it-was"
-        ),
-        pytest.param(UNREADABLE, [], [AWAKE], [Complain], id="malformed"),
-        pytest.param(UNREADABLE, [made()], [RESTING], [Complain], id="malformed-later"),
-        pytest.param(YES, [], [AWAKE, scaler("b")], [Complain], id="which-of-two"),
-        pytest.param(YES, [made()], [RESTING, scaler("b")], [Complain], id="a-second-one"),
-        pytest.param(
-            cluster(adopt="true", max_replicas="x"), [], [RESTING], [Complain, Wake],
-            id="nobody-would-scale",
-        ),
-    ],
-)  # fmt: skip
+@table(
+    "seen, policies, autoscalers, expected",
+    # By annotations.
+    nothing_asked_for=(cluster(), [], [], []),
+    made=(FIVE, [], [], [Make]),
+    as_it_was_made=(FIVE, [noting()], [], []),
+    mended=(cluster(max_replicas="7"), [noting()], [], [Mend]),
+    default_back=(FIVE, [noting(idleTimeout="2m")], [], [Mend]),
+    annotation_gone=(cluster(), [noting()], [], [Remove]),
+    a_persons_policy_wins=(FIVE, [by_hand()], [], []),
+    and_the_one_we_made_goes=(FIVE, [by_hand(), noting()], [], [Remove]),
+    no_number=(cluster(max_replicas="x"), [noting()], [], [Complain]),
+    negative_number=(cluster(max_replicas="-1"), [], [], [Complain]),
+    no_duration=(cluster(max_replicas="5", idle_timeout="soon"), [noting()], [], [Complain]),
+    minimum_above_maximum=(WRONG_MINIMUM, [], [], [Complain]),
+    # An operator of another name serves it: it is left alone.
+    it_made_the_policy=(FIVE, [noting(controllerName="b")], [], []),
+    and_it_removes_it=(cluster(), [noting(controllerName="b")], [], []),
+    a_persons_for_it=(FIVE, [by_hand(controllerName="b")], [], []),
+    then_ours_goes=(FIVE, [by_hand(controllerName="b"), noting()], [], [Remove]),
+    it_adopts=(YES, [made(controllerName="b")], [AWAKE], []),
+    and_it_wakes=(NO, [made(controllerName="b")], [RESTING], []),
+    # By adoption.
+    taken_over=(YES, [], [AWAKE], [Make, Rest]),
+    in_step=(YES, [made()], [RESTING], []),
+    the_policy_was_made_before_a_crash=(YES, [made()], [AWAKE], [Rest]),
+    adapt_again=(YES, [made()], [scaler(notes=RESTS, maximum=9)], [Mend]),
+    peoples_edits_stay=(YES, [made(idleTimeout="9s")], [RESTING], []),
+    idle=(cluster(adopt="true", idle_timeout="2m"), [made()], [RESTING], [Mend]),
+    released=(NO, [made()], [RESTING], [Remove, Wake]),
+    released_after_a_crash=(NO, [], [RESTING], [Wake]),
+    scale_deletes_the_autoscaler=(YES, [made()], [], [Remove, Tell]),
+    its_deletion_has_begun=(YES, [made()], [GOING], [Remove, Tell]),
+    a_persons_policy_serves_it=(YES, [by_hand()], [AWAKE], [Rest]),
+    and_ours_goes=(YES, [by_hand(), made()], [RESTING], [Remove]),
+    not_asked_for=(NO, [by_hand()], [AWAKE], []),
+    advice_scales_nothing=(YES, [ADVISES], [AWAKE], []),
+    so_upstream_goes_on=(YES, [ADVISES], [RESTING], [Wake]),
+    nor_do_two_policies=(YES, [by_hand(), by_hand("b")], [RESTING], [Wake]),
+    both_ways=(BOTH_WAYS, [], [AWAKE], [Make, Rest]),
+    an_annotation_goes_before_adapt=(BOTH_WAYS, [made()], [RESTING], [Mend]),
+    its_bounds_are_back=(YES, [made(BY_ANNOTATIONS)], [RESTING], [Mend]),
+    not_asked_for_with_annotations=(FIVE, [noting()], [AWAKE], []),
+    min_above_max=(YES, [], [scaler(minimum=5)], [Complain]),
+    negative=(YES, [], [scaler(minimum=-1)], [Complain]),
+    kept_as_it_was=(YES, [made()], [scaler(notes=RESTS, minimum=5)], [Complain]),
+    malformed=(UNREADABLE, [], [AWAKE], [Complain]),
+    malformed_later=(UNREADABLE, [made()], [RESTING], [Complain]),
+    which_of_two=(YES, [], [AWAKE, scaler("b")], [Complain]),
+    a_second_one=(YES, [made()], [RESTING, scaler("b")], [Complain]),
+    nobody_would_scale=(cluster(adopt="true", max_replicas="x"), [], [RESTING], [Complain, Wake]),
+)
 def test_what_is_to_be_done(
     seen: ClusterObject,
     policies: list[PolicyObject],
@@ -301,20 +287,18 @@ def conflicting(*bodies: dict[str, Any]) -> str:
     return conflict(ko.world_of(ko.cluster(), *bodies), ko.KEY, now=NOW)
 
 
-@pytest.mark.parametrize(
-    ("notes", "expected"),
-    [
-        pytest.param({}, False, id="never-taken-over"),
-        pytest.param(RESTS, True, id="rests"),
-        pytest.param(resting(since=NOW - SETTLE_S + 2), False, id="a-run-may-be-under-way"),
-        pytest.param(resting(for_s=MARGIN_S - 1), False, id="about-to-wake"),
-        pytest.param(resting(for_s=-1), False, id="woken-as-the-operator-was-away"),
-        pytest.param({**RESTS, COOLDOWN: str(NOW + 15)}, False, id="a-late-run-wrote-its-own"),
-        pytest.param({COOLDOWN: str(NOW + 400)}, False, id="a-persons-own-rest"),
-        pytest.param({**RESTS, "dask-adaptive.dev/adopted": "lately"}, True, id="since-ever"),
-        pytest.param({**RESTS, COOLDOWN: "tomorrow"}, False, id="rubbish"),
-        pytest.param({**RESTS, COOLDOWN: "nan"}, False, id="no-number"),
-    ],
+@table(
+    "notes, expected",
+    never_taken_over=({}, False),
+    rests=(RESTS, True),
+    a_run_may_be_under_way=(resting(since=NOW - SETTLE_S + 2), False),
+    about_to_wake=(resting(for_s=MARGIN_S - 1), False),
+    woken_as_the_operator_was_away=(resting(for_s=-1), False),
+    a_late_run_wrote_its_own=({**RESTS, COOLDOWN: str(NOW + 15)}, False),
+    a_persons_own_rest=({COOLDOWN: str(NOW + 400)}, False),
+    since_ever=({**RESTS, "dask-adaptive.dev/adopted": "lately"}, True),
+    rubbish=({**RESTS, COOLDOWN: "tomorrow"}, False),
+    no_number=({**RESTS, COOLDOWN: "nan"}, False),
 )
 def test_at_rest(notes: dict[str, str], expected: bool) -> None:
     assert expected == at_rest(scaler(notes=notes), NOW)
@@ -361,15 +345,13 @@ def test_what_is_written_is_what_upstream_reads() -> None:
     assert dict.fromkeys(notes) == woken_notes()
 
 
-@pytest.mark.parametrize(
-    ("bodies", "word"),
-    [
-        pytest.param([body()], f"annotate daskautoscaler etl {ADOPT}=true", id="awake"),
-        pytest.param([body(notes=resting(since=NOW))], "is being adopted", id="at-first"),
-        pytest.param([body(notes=RESTS), body("x")], "DaskAutoscaler x", id="a-second-one"),
-        pytest.param([], "was deleted", id="gone"),
-        pytest.param([body(notes=RESTS, deletionTimestamp=ko.CREATED)], "was deleted", id="going"),
-    ],
+@table(
+    "bodies, word",
+    awake=([body()], f"annotate daskautoscaler etl {ADOPT}=true"),
+    at_first=([body(notes=resting(since=NOW))], "is being adopted"),
+    a_second_one=([body(notes=RESTS), body("x")], "DaskAutoscaler x"),
+    gone=([], "was deleted"),
+    going=([body(notes=RESTS, deletionTimestamp=ko.CREATED)], "was deleted"),
 )
 def test_never_two_who_scale(bodies: list[dict[str, Any]], word: str) -> None:
     ours = ko.policy(labels={MANAGED_BY: BY_ADOPTION}, ownerReferences=OWNER)
@@ -377,15 +359,13 @@ def test_never_two_who_scale(bodies: list[dict[str, Any]], word: str) -> None:
     assert word in conflicting(ours, *bodies)
 
 
-@pytest.mark.parametrize(
-    ("policy", "status", "notes", "expected"),
-    [
-        pytest.param(BY_ADOPTION, {}, {}, True, id="just-made"),
-        pytest.param(BY_ADOPTION, {}, resting(since=NOW), True, id="a-run-may-be-under-way"),
-        pytest.param(BY_ADOPTION, {}, RESTS, False, id="rests"),
-        pytest.param(BY_ADOPTION, {"reason": "x"}, {}, False, id="it-served-before"),
-        pytest.param(BY_ANNOTATIONS, {}, {}, False, id="the-autoscaler-may-never-rest"),
-    ],
+@table(
+    "policy, status, notes, expected",
+    just_made=(BY_ADOPTION, {}, {}, True),
+    a_run_may_be_under_way=(BY_ADOPTION, {}, resting(since=NOW), True),
+    rests=(BY_ADOPTION, {}, RESTS, False),
+    it_served_before=(BY_ADOPTION, {"reason": "x"}, {}, False),
+    the_autoscaler_may_never_rest=(BY_ANNOTATIONS, {}, {}, False),
 )
 def test_what_lasts_some_seconds_is_waited_for(
     policy: str, status: dict[str, str], notes: dict[str, str], expected: bool

@@ -59,30 +59,18 @@ def test_what_differs_is_said(wanted: dict[str, Any], said: str) -> None:
     assert "container" in drift(wanted, SPEC)
 
 
-@pytest.mark.parametrize(
+@table(
     "found",
-    [
-        pytest.param(SPEC, id="the-same"),
-        pytest.param(
-            changed(env=[{"name": "B"}, {"name": "A", "value": "1"},
-                         {"name": "DASK_WORKER_NAME", "value": "w"},
-                         {"name": "DASK_SCHEDULER_ADDRESS", "value": "tcp://"}]),
-            id="what-upstream-adds",
-        ),
-        pytest.param(
-            changed(resources={"limits": {"cpu": "1000m", "memory": "2048Mi"},
-                               "requests": {"cpu": 1, "memory": 2147483648}}),
-            id="quantities-in-other-words",
-        ),
-        pytest.param(
-            {"containers": [*SPEC["containers"], {"name": "istio", "image": "i"}]}, id="a-sidecar"
-        ),
-        pytest.param(
-            {**SPEC, "terminationGracePeriodSeconds": 30, "restartPolicy": "Always"}, id="defaults"
-        ),
-        pytest.param({"containers": 7}, id="of-no-known-shape"),
-        pytest.param({}, id="nothing"),
-    ],
+    the_same=SPEC,
+    what_upstream_adds=changed(env=[{"name": "B"}, {"name": "A", "value": "1"},
+                     {"name": "DASK_WORKER_NAME", "value": "w"},
+                     {"name": "DASK_SCHEDULER_ADDRESS", "value": "tcp://"}]),
+    quantities_in_other_words=changed(resources={"limits": {"cpu": "1000m", "memory": "2048Mi"},
+                           "requests": {"cpu": 1, "memory": 2147483648}}),
+    a_sidecar={"containers": [*SPEC["containers"], {"name": "istio", "image": "i"}]},
+    defaults={**SPEC, "terminationGracePeriodSeconds": 30, "restartPolicy": "Always"},
+    of_no_known_shape={"containers": 7},
+    nothing={},
 )  # fmt: skip
 def test_what_does_not_matter_is_no_drift(found: dict[str, Any]) -> None:
     assert "" == drift(SPEC, found)

@@ -34,6 +34,7 @@ from dask_adaptive.kube.inject import (
 from dask_adaptive.model.scheduler_settings import INHERIT, SchedulerSettings, scheduler_settings
 from support.json_patch import apply
 from support.kube_bodies import dask_pod
+from support.tables import table
 
 POLLING = "DASK_DISTRIBUTED__CLIENT__SCHEDULER_INFO_INTERVAL"
 WORKER_TTL = "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL"
@@ -189,20 +190,15 @@ SAID = {"DASK_ADAPTIVE_RELIEF": "pickling=Shared", WORKER_TTL: "10m"}
 BOOTS = {PRELOAD: BOOT_PATH}
 
 
-@pytest.mark.parametrize(
-    ("own", "expected"),
-    [
-        pytest.param({}, {**BOOTS, **SAID}, id="plain"),
-        pytest.param(
-            {"env": [{"name": "A", "value": "b"}]}, {"A": "b", **BOOTS, **SAID}, id="with-variables"
-        ),
-        pytest.param({"args": ["dask", "scheduler", "--preload", "x"]}, SAID, id="no-list-at-all"),
-        pytest.param(
-            {"env": OWN},
-            {"DASK_ADAPTIVE_RELIEF": "host=Disabled", WORKER_TTL: None, **BOOTS},
-            id="the-pods-own-count",
-        ),
-    ],
+@table(
+    "own, expected",
+    plain=({}, {**BOOTS, **SAID}),
+    with_variables=({"env": [{"name": "A", "value": "b"}]}, {"A": "b", **BOOTS, **SAID}),
+    no_list_at_all=({"args": ["dask", "scheduler", "--preload", "x"]}, SAID),
+    the_pods_own_count=(
+        {"env": OWN},
+        {"DASK_ADAPTIVE_RELIEF": "host=Disabled", WORKER_TTL: None, **BOOTS},
+    ),
 )
 def test_what_the_policy_says_goes_into_the_environment(own: Any, expected: Any) -> None:
     assert expected == env(injected(scheduler(own), settings=SETTINGS))

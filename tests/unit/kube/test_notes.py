@@ -23,6 +23,7 @@ from dask_adaptive.model.amounts import instant
 from dask_adaptive.model.observed import ManualPin
 from dask_adaptive.model.scaling import NO_PAUSE, Pause
 from support import kube_objects as ko
+from support.tables import table
 
 BEGAN = ko.CREATED_AT
 NOW = BEGAN + 600
@@ -36,23 +37,21 @@ def pin(value: str, set_at: float | None = BEGAN, **more: str) -> Note:
     return Note("pod w", "pin", value, set_at, **more)
 
 
-@pytest.mark.parametrize(
-    ("notes", "left_s"),
-    [
-        pytest.param([], None, id="no-annotation"),
-        pytest.param([pin("true")], DAY - 100, id="true-lasts-as-long-as-the-policy-allows"),
-        pytest.param([pin("TRUE")], DAY - 100, id="case-does-not-matter"),
-        pytest.param([pin("4h")], 4 * 3600 - 100, id="a-duration-counts-from-when-it-was-set"),
-        pytest.param([pin("90s")], None, id="an-ended-pin-is-none"),
-        pytest.param([pin("90s"), pin("1h")], 3500, id="an-ended-pin-gives-way-to-the-next"),
-        pytest.param([pin("2026-02-01T01:00:00Z")], 3500, id="an-instant"),
-        pytest.param([pin("2026-02-01T02:00:00+01:00")], 3500, id="an-instant-with-an-offset"),
-        pytest.param([pin("2027-02-01T01:00:00Z")], DAY - 100, id="capped-by-the-policy"),
-        pytest.param([pin("false"), pin("true")], None, id="a-near-false-lifts-a-far-pin"),
-        pytest.param([pin(""), pin("true")], None, id="empty-is-false"),
-        pytest.param([pin("5m"), pin("true")], 200, id="the-nearest-wins"),
-        pytest.param([pin("4h", None)], 4 * 3600 - 30, id="unknown-when-set-so-first-seen"),
-    ],
+@table(
+    "notes, left_s",
+    no_annotation=([], None),
+    true_lasts_as_long_as_the_policy_allows=([pin("true")], DAY - 100),
+    case_does_not_matter=([pin("TRUE")], DAY - 100),
+    a_duration_counts_from_when_it_was_set=([pin("4h")], 4 * 3600 - 100),
+    an_ended_pin_is_none=([pin("90s")], None),
+    an_ended_pin_gives_way_to_the_next=([pin("90s"), pin("1h")], 3500),
+    an_instant=([pin("2026-02-01T01:00:00Z")], 3500),
+    an_instant_with_an_offset=([pin("2026-02-01T02:00:00+01:00")], 3500),
+    capped_by_the_policy=([pin("2027-02-01T01:00:00Z")], DAY - 100),
+    a_near_false_lifts_a_far_pin=([pin("false"), pin("true")], None),
+    empty_is_false=([pin(""), pin("true")], None),
+    the_nearest_wins=([pin("5m"), pin("true")], 200),
+    unknown_when_set_so_first_seen=([pin("4h", None)], 4 * 3600 - 30),
 )
 def test_how_long_a_worker_is_held(notes: list[Note], left_s: float | None) -> None:
     now = BEGAN + 100
@@ -149,18 +148,12 @@ def test_the_policys_annotation_wins_over_the_clusters_of_the_same_name() -> Non
     assert NO_PAUSE == pause({"paused": "true"}, deletionTimestamp=ko.CREATED), "it is going"
 
 
-@pytest.mark.parametrize(
-    ("noted", "again", "left_s"),
-    [
-        pytest.param(
-            ko.noted(paused="15m"), ko.noted(paused="15m", at=instant(NOW)),
-            [300.0, 300.0, None], id="since-it-was-set",
-        ),
-        pytest.param(
-            {"annotations": {f"{PREFIX}paused": "15m"}}, {}, [900.0, 900.0, 600.0],
-            id="unknown-when-set-so-first-seen",
-        ),
-    ],
+@table(
+    "noted, again, left_s",
+    since_it_was_set=(ko.noted(paused="15m"), ko.noted(paused="15m", at=instant(NOW)),
+        [300.0, 300.0, None]),
+    unknown_when_set_so_first_seen=(
+        {"annotations": {f"{PREFIX}paused": "15m"}}, {}, [900.0, 900.0, 600.0]),
 )  # fmt: skip
 async def test_a_duration_begins_once(noted: Any, again: Any, left_s: Any) -> None:
     """The API server moves a manager's time with each of its writes to the object."""
@@ -219,21 +212,19 @@ def test_what_cannot_be_read_says_how_to_mend_it(name: str, value: str, hint: st
 BEFORE = "2026-01-31T23:00:00Z"
 
 
-@pytest.mark.parametrize(
-    ("notes", "is_asked"),
-    [
-        pytest.param([], False, id="nobody-asks"),
-        pytest.param([note("recycle", "now")], True, id="now-is-when-it-was-set"),
-        pytest.param([note("recycle", "NOW")], True, id="case-does-not-matter"),
-        pytest.param([note("recycle", "now", set_at=BEGAN)], False, id="set-as-the-pod-began"),
-        pytest.param([note("recycle", "now", set_at=BEGAN - 9)], False, id="a-younger-pod"),
-        pytest.param([note("recycle", instant(BEGAN + 60))], True, id="an-instant"),
-        pytest.param([note("recycle", instant(BEGAN + 7200))], False, id="an-instant-to-come"),
-        pytest.param([note("recycle", BEFORE)], False, id="before-the-pod"),
-        pytest.param([note("recycle", "false")], False, id="false"),
-        pytest.param([note("recycle", "false"), far("recycle", "now")], False, id="a-near-false"),
-        pytest.param([note("recycle", BEFORE), far("recycle", "now")], True, id="an-old-wish-goes"),
-    ],
+@table(
+    "notes, is_asked",
+    nobody_asks=([], False),
+    now_is_when_it_was_set=([note("recycle", "now")], True),
+    case_does_not_matter=([note("recycle", "NOW")], True),
+    set_as_the_pod_began=([note("recycle", "now", set_at=BEGAN)], False),
+    a_younger_pod=([note("recycle", "now", set_at=BEGAN - 9)], False),
+    an_instant=([note("recycle", instant(BEGAN + 60))], True),
+    an_instant_to_come=([note("recycle", instant(BEGAN + 7200))], False),
+    before_the_pod=([note("recycle", BEFORE)], False),
+    false=([note("recycle", "false")], False),
+    a_near_false=([note("recycle", "false"), far("recycle", "now")], False),
+    an_old_wish_goes=([note("recycle", BEFORE), far("recycle", "now")], True),
 )
 def test_who_is_to_be_replaced(notes: list[Note], is_asked: bool) -> None:
     found = ask(*notes)
@@ -260,24 +251,21 @@ def ends(value: str, holder: str = "pod w", **more: Any) -> Note:
     return note("expires-at", value, holder, **more)
 
 
-@pytest.mark.parametrize(
-    ("notes", "expires_in"),
-    [
-        pytest.param([], math.inf, id="never"),
-        pytest.param([ends(instant(BEGAN + 7200))], 7200, id="an-instant"),
-        pytest.param([ends(BEFORE)], math.inf, id="of-a-former-pod"),
-        pytest.param([ends(BEFORE), ends(instant(BEGAN + 60), "group")], 60, id="then-the-next"),
-        pytest.param([ends("off"), ends(instant(BEGAN + 60), "group")], math.inf, id="a-near-off"),
-        pytest.param(
-            in_order(
-                [],
-                [ends(instant(BEGAN + 60), "Deployment w", is_copy=True)],
-                [ends(instant(BEGAN + 7200), "DaskCluster etl")],
-            ),
-            7200,
-            id="a-copied-end-gives-way-to-its-original",
+@table(
+    "notes, expires_in",
+    never=([], math.inf),
+    an_instant=([ends(instant(BEGAN + 7200))], 7200),
+    of_a_former_pod=([ends(BEFORE)], math.inf),
+    then_the_next=([ends(BEFORE), ends(instant(BEGAN + 60), "group")], 60),
+    a_near_off=([ends("off"), ends(instant(BEGAN + 60), "group")], math.inf),
+    a_copied_end_gives_way_to_its_original=(
+        in_order(
+            [],
+            [ends(instant(BEGAN + 60), "Deployment w", is_copy=True)],
+            [ends(instant(BEGAN + 7200), "DaskCluster etl")],
         ),
-    ],
+        7200,
+    ),
 )
 def test_when_a_worker_ends(notes: list[Note], expires_in: float) -> None:
     assert expires_in == ask(*notes).expires_at - BEGAN

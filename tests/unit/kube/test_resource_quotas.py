@@ -125,29 +125,21 @@ def quota(namespace: str = "ns", **amounts: Any) -> dict[str, Any]:
 CPUS, GIVEN = ko.worker_group(resources=CPU), {"requests": {"cpu": 2}}
 
 
-@pytest.mark.parametrize(
-    ("bodies", "expected"),
-    [
-        pytest.param(
-            [CPUS, ko.worker_group("etl-gpu", resources=GPU), quota(cpu=("4", "0"), gpu=(1, 0))],
-            {"etl-default": 8, "etl-gpu": 1}, id="each-group-by-what-its-own-workers-take",
-        ),
-        pytest.param(
-            [CPUS, quota(cpu=("2", "500m")), ko.deployment("w1"), ko.pod(), ko.deployment("w2")],
-            {"etl-default": 2}, id="pods-that-are-not-made-yet-take-their-part",
-        ),
-        pytest.param(
-            [CPUS, quota(made=(3, 1)), ko.deployment("w1")], {"etl-default": 2},
-            id="deployments-are-counted-when-they-are-made",
-        ),
-        pytest.param(  # a LimitRange, or a webhook, gives them more
-            [CPUS, quota(cpu=("4", 2)), ko.deployment(), ko.pod(spec=pod(GIVEN))],
-            {"etl-default": 1}, id="what-pods-are-made-into-counts-more-than-their-template",
-        ),
-        pytest.param(
-            [CPUS, quota("other", pods=(0, 0))], {"etl-default": None}, id="another-namespaces"
-        ),
-    ],
+@table(
+    "bodies, expected",
+    each_group_by_what_its_own_workers_take=(
+        [CPUS, ko.worker_group("etl-gpu", resources=GPU), quota(cpu=("4", "0"), gpu=(1, 0))],
+        {"etl-default": 8, "etl-gpu": 1}),
+    pods_that_are_not_made_yet_take_their_part=(
+        [CPUS, quota(cpu=("2", "500m")), ko.deployment("w1"), ko.pod(), ko.deployment("w2")],
+        {"etl-default": 2}),
+    deployments_are_counted_when_they_are_made=(
+        [CPUS, quota(made=(3, 1)), ko.deployment("w1")], {"etl-default": 2}),
+    what_pods_are_made_into_counts_more_than_their_template=(
+        # A LimitRange, or a webhook, gives them more.
+        [CPUS, quota(cpu=("4", 2)), ko.deployment(), ko.pod(spec=pod(GIVEN))],
+        {"etl-default": 1}),
+    another_namespaces=([CPUS, quota("other", pods=(0, 0))], {"etl-default": None}),
 )  # fmt: skip
 def test_room_of_groups(bodies: list[dict[str, Any]], expected: dict[str, int | None]) -> None:
     groups = ko.look(ko.cluster(), *bodies).groups

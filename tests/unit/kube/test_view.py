@@ -17,6 +17,7 @@ from dask_adaptive.model.observed import (
     PlatformWorker,
 )
 from support import kube_objects as ko
+from support.tables import table
 
 
 def test_a_cluster_that_is_not_there_or_is_being_deleted_is_not_found() -> None:
@@ -62,17 +63,13 @@ def unplaced(reason: str = "Unschedulable", at: str = ko.CREATED, **more: str) -
     return {"phase": "Pending", "conditions": [{**scheduled, "lastTransitionTime": at}]}
 
 
-@pytest.mark.parametrize(
-    ("pod", "seconds"),
-    [
-        pytest.param(ko.pod(status=unplaced()), 60.0, id="no-node"),
-        pytest.param(ko.pod(status=unplaced("SchedulingGated")), 0.0, id="not-looked-for-yet"),
-        pytest.param(ko.pod(status=unplaced(at="2026-02-01T00:05:00Z")), 0.0, id="clocks-differ"),
-        pytest.param(ko.pod(), 0.0, id="runs"),
-        pytest.param(
-            ko.pod(status=unplaced(), metadata={"deletionTimestamp": ko.CREATED}), 0.0, id="going"
-        ),
-    ],
+@table(
+    "pod, seconds",
+    no_node=(ko.pod(status=unplaced()), 60.0),
+    not_looked_for_yet=(ko.pod(status=unplaced("SchedulingGated")), 0.0),
+    clocks_differ=(ko.pod(status=unplaced(at="2026-02-01T00:05:00Z")), 0.0),
+    runs=(ko.pod(), 0.0),
+    going=(ko.pod(status=unplaced(), metadata={"deletionTimestamp": ko.CREATED}), 0.0),
 )
 def test_how_long_a_worker_has_found_no_node(pod: dict[str, Any], seconds: float) -> None:
     seen = ko.look(ko.cluster(), ko.deployment(), pod)
@@ -101,17 +98,13 @@ def test_a_worker_whose_pod_is_there_is_not_refused_any_more() -> None:
     assert "" == made.refused
 
 
-@pytest.mark.parametrize(
-    ("bodies", "words"),
-    [
-        pytest.param([ko.policy("a")], [], id="one-policy"),
-        pytest.param([ko.policy("a"), ko.policy("b")], ["a, b"], id="two-policies"),
-        pytest.param([ko.policy("a"), ko.policy("b", "other")], [], id="for-another-cluster"),
-        pytest.param(
-            [ko.policy("a"), ko.policy("b", deletionTimestamp=ko.CREATED)], [], id="going-away"
-        ),
-        pytest.param([ko.policy(), ko.autoscaler("x")], ["DaskAutoscaler x"], id="autoscaler"),
-    ],
+@table(
+    "bodies, words",
+    one_policy=([ko.policy("a")], []),
+    two_policies=([ko.policy("a"), ko.policy("b")], ["a, b"]),
+    for_another_cluster=([ko.policy("a"), ko.policy("b", "other")], []),
+    going_away=([ko.policy("a"), ko.policy("b", deletionTimestamp=ko.CREATED)], []),
+    autoscaler=([ko.policy(), ko.autoscaler("x")], ["DaskAutoscaler x"]),
 )
 def test_conflict(bodies: list[dict[str, Any]], words: list[str]) -> None:
     conflict = ko.look(ko.cluster(), *bodies).conflict
@@ -125,44 +118,34 @@ def waiting_container(reason: str, **more: Any) -> dict[str, Any]:
     return {"phase": "Pending", "containerStatuses": [{"state": waiting, **more}]}
 
 
-@pytest.mark.parametrize(
-    ("status", "expected"),
-    [
-        pytest.param({"phase": "Running"}, "", id="runs"),
-        pytest.param({}, "Pending", id="new"),
-        pytest.param(
-            unplaced(message="0/1 nodes are available"),
-            "Unschedulable: 0/1 nodes are available",
-            id="no-room",
-        ),
-        pytest.param(
-            waiting_container("ImagePullBackOff", waiting={"message": "Back-off pulling x"}),
-            "ImagePullBackOff: Back-off pulling x",
-            id="bad-image",
-        ),
-        pytest.param(waiting_container("ContainerCreating"), "ContainerCreating", id="creating"),
-        pytest.param(
-            {
-                **waiting_container(
-                    "CrashLoopBackOff",
-                    lastState={"terminated": {"reason": "OOMKilled", "exitCode": 137}},
-                ),
-                "phase": "Running",
-            },
-            "CrashLoopBackOff: OOMKilled, exit code 137",
-            id="crashes",
-        ),
-        pytest.param(
-            {"phase": "Failed", "reason": "Evicted", "message": "low on memory"},
-            "Evicted: low on memory",
-            id="evicted",
-        ),
-        pytest.param(
-            {"phase": "Running", "containerStatuses": [{"state": {"terminated": {"exitCode": 1}}}]},
-            "Error: exit code 1",
-            id="ended",
-        ),
-    ],
+@table(
+    "status, expected",
+    runs=({"phase": "Running"}, ""),
+    new=({}, "Pending"),
+    no_room=(unplaced(message="0/1 nodes are available"), "Unschedulable: 0/1 nodes are available"),
+    bad_image=(
+        waiting_container("ImagePullBackOff", waiting={"message": "Back-off pulling x"}),
+        "ImagePullBackOff: Back-off pulling x",
+    ),
+    creating=(waiting_container("ContainerCreating"), "ContainerCreating"),
+    crashes=(
+        {
+            **waiting_container(
+                "CrashLoopBackOff",
+                lastState={"terminated": {"reason": "OOMKilled", "exitCode": 137}},
+            ),
+            "phase": "Running",
+        },
+        "CrashLoopBackOff: OOMKilled, exit code 137",
+    ),
+    evicted=(
+        {"phase": "Failed", "reason": "Evicted", "message": "low on memory"},
+        "Evicted: low on memory",
+    ),
+    ended=(
+        {"phase": "Running", "containerStatuses": [{"state": {"terminated": {"exitCode": 1}}}]},
+        "Error: exit code 1",
+    ),
 )
 def test_what_a_pod_waits_for(status: dict[str, Any], expected: str) -> None:
     (seen,) = ko.look(ko.cluster(), ko.deployment(), ko.pod(status=status)).workers
@@ -235,17 +218,13 @@ def test_a_pods_life_begins_when_its_node_takes_it_on() -> None:
     assert NOW == ko.look(ko.cluster(), now=NOW).at
 
 
-@pytest.mark.parametrize(
-    ("pod", "ends_in_s"),
-    [
-        pytest.param(ko.pod(), math.inf, id="no-end"),
-        pytest.param(started(activeDeadlineSeconds=7200), HOUR / 2, id="its-deadline"),
-        pytest.param(started(activeDeadlineSeconds=60), 0.0, id="overdue"),
-        pytest.param(ko.pod(spec={"activeDeadlineSeconds": 60}), math.inf, id="not-started-yet"),
-        pytest.param(
-            ko.pod(metadata=annotated(expires_at="2026-02-01T03:00:00Z")), HOUR, id="an-annotation"
-        ),
-    ],
+@table(
+    "pod, ends_in_s",
+    no_end=(ko.pod(), math.inf),
+    its_deadline=(started(activeDeadlineSeconds=7200), HOUR / 2),
+    overdue=(started(activeDeadlineSeconds=60), 0.0),
+    not_started_yet=(ko.pod(spec={"activeDeadlineSeconds": 60}), math.inf),
+    an_annotation=(ko.pod(metadata=annotated(expires_at="2026-02-01T03:00:00Z")), HOUR),
 )
 def test_when_a_worker_ends(pod: dict[str, Any], ends_in_s: float) -> None:
     assert ends_in_s == max(0.0, worker(ko.deployment(), pod).ends_at - NOW)

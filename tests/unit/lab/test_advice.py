@@ -25,6 +25,7 @@ from dask_adaptive_lab.simulate.advice import (
 from dask_adaptive_lab.simulate.replay import replay
 from dask_adaptive_lab.simulate.workload import WorkBurst, workload_of
 from dask_adaptive_lab.trace import Origin, Sample, Trace, TraceGroup
+from support.tables import table
 
 GROUP = (TraceGroup("etl-default", 4, 4, 4, 0, 1),)
 SPEC: dict[str, Any] = {"clusterRef": {"name": "etl"}, "maxReplicas": 4, "idleTimeout": "2m"}
@@ -95,14 +96,12 @@ class TestFollowing:
 
 
 class TestTooShort:
-    @pytest.mark.parametrize(
-        ("traces", "said"),
-        [
-            pytest.param([WAVES], "", id="enough"),
-            pytest.param([trace([10], end=999)], "1 bursts of work in 999", id="one-burst"),
-            pytest.param([trace([10, 31, 52])], "3 bursts of work in 72", id="a-minute"),
-            pytest.param([trace([10, 40]), trace([10, 40])], "", id="two-traces"),
-        ],
+    @table(
+        "traces, said",
+        enough=([WAVES], ""),
+        one_burst=([trace([10], end=999)], "1 bursts of work in 999"),
+        a_minute=([trace([10, 31, 52])], "3 bursts of work in 72"),
+        two_traces=([trace([10, 40]), trace([10, 40])], ""),
     )
     def test_is_said(self, traces: list[Trace], said: str) -> None:
         found = too_short(traces)

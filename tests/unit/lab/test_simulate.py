@@ -30,6 +30,7 @@ from dask_adaptive_lab.trace import (
     read_trace,
     sample_line,
 )
+from support.tables import table
 
 ORIGIN = Origin("etl", 1_770_000_000.0, 1.0, "etl-default", "2026.8.0", "0.1.0")
 GROUP, KEY = "etl-default", ClusterKey("team", "etl")
@@ -78,23 +79,17 @@ class TestTrace:
 
         assert (sample(0),) == read_trace(lines).samples
 
-    @pytest.mark.parametrize(
-        ("lines", "said"),
-        [
-            pytest.param([], "is empty", id="empty"),
-            pytest.param(["{}"], "this is no trace", id="another-file"),
-            pytest.param(["nonsense"], "this is no trace", id="no-json"),
-            pytest.param(['{"trace":2}'], "version 2", id="newer"),
-            pytest.param(['{"trace":1}'], "line 1 can't be read", id="half-an-origin"),
-            pytest.param([origin_line(ORIGIN)], "no sample", id="nothing-recorded"),
-            pytest.param(
-                [origin_line(ORIGIN), "{}", sample_line(sample(1))], "line 2", id="broken-line"
-            ),
-            pytest.param(
-                [origin_line(ORIGIN), sample_line(sample(2)), sample_line(sample(1)), ""],
-                "line 3 goes back", id="backwards",
-            ),
-        ],
+    @table(
+        "lines, said",
+        empty=([], "is empty"),
+        another_file=(["{}"], "this is no trace"),
+        no_json=(["nonsense"], "this is no trace"),
+        newer=(['{"trace":2}'], "version 2"),
+        half_an_origin=(['{"trace":1}'], "line 1 can't be read"),
+        nothing_recorded=([origin_line(ORIGIN)], "no sample"),
+        broken_line=([origin_line(ORIGIN), "{}", sample_line(sample(1))], "line 2"),
+        backwards=([origin_line(ORIGIN), sample_line(sample(2)), sample_line(sample(1)), ""],
+            "line 3 goes back"),
     )  # fmt: skip
     def test_what_is_no_trace_is_refused_with_a_sentence(self, lines: list[str], said: str) -> None:
         with pytest.raises(InvalidTrace, match=said):
@@ -116,29 +111,19 @@ class TestWorkload:
         # By the third sample 109 had finished, and 20 of 40 had got ready.
         assert 20 == sum(r.tasks for r in releases if r.after <= 109)
 
-    @pytest.mark.parametrize(
-        ("samples", "arrivals", "withdrawals"),
-        [
-            pytest.param(
-                (sample(0, work("a", 1, 9)), sample(1, work("a", 1, 4)), sample(2)),
-                (Arrival(0, "a", 10, 0),), (Withdrawal(1, "a", 5),),
-                id="some-vanish-unfinished-and-the-last-are-done",
-            ),
-            pytest.param(
-                (sample(0, work("a", 1, done=500)), sample(1, work("a", 1, done=501))),
-                (Arrival(0, "a", 1, 0), Arrival(1, "a", 1, 0)), (),
-                id="done-before-the-trace-is-no-work",
-            ),
-            pytest.param(  # its runs of old were not told while it was idle
-                (sample(0), sample(1, work("a", 1, done=500))), (Arrival(1, "a", 3, 0),), (),
-                id="known-before-is-not-new",
-            ),
-            pytest.param(
-                (sample(0, work("a", 1, 9)), sample(5, work("a", 1, 3), session=1)),
-                (Arrival(0, "a", 10, 0), Arrival(5, "a", 4, 0)), (Withdrawal(5, "a", 10),),
-                id="a-scheduler-that-starts-anew-has-lost-its-work",
-            ),
-        ],
+    @table(
+        "samples, arrivals, withdrawals",
+        some_vanish_unfinished_and_the_last_are_done=(
+            (sample(0, work("a", 1, 9)), sample(1, work("a", 1, 4)), sample(2)),
+            (Arrival(0, "a", 10, 0),), (Withdrawal(1, "a", 5),)),
+        done_before_the_trace_is_no_work=(
+            (sample(0, work("a", 1, done=500)), sample(1, work("a", 1, done=501))),
+            (Arrival(0, "a", 1, 0), Arrival(1, "a", 1, 0)), ()),
+        known_before_is_not_new=(  # its runs of old were not told while it was idle
+            (sample(0), sample(1, work("a", 1, done=500))), (Arrival(1, "a", 3, 0),), ()),
+        a_scheduler_that_starts_anew_has_lost_its_work=(
+            (sample(0, work("a", 1, 9)), sample(5, work("a", 1, 3), session=1)),
+            (Arrival(0, "a", 10, 0), Arrival(5, "a", 4, 0)), (Withdrawal(5, "a", 10),)),
     )  # fmt: skip
     def test_tasks_come_and_go(
         self, samples: tuple[Sample, ...], arrivals: Any, withdrawals: Any
@@ -289,12 +274,10 @@ class TestReplay:
         assert (10, 0) == (run.finished, run.figures.redone)
         assert 2 == run.points[0].present
 
-    @pytest.mark.parametrize(
-        ("more", "expected"),
-        [
-            pytest.param((), 40.0, id="without-others-it-counts"),
-            pytest.param(((GROUP, 4.0),), 4.0, id="it-may-have-waited-for-its-scheduler"),
-        ],
+    @table(
+        "more, expected",
+        without_others_it_counts=((), 40.0),
+        it_may_have_waited_for_its_scheduler=(((GROUP, 4.0),), 4.0),
     )
     def test_it_comes_when_it_came_and_others_as_fast_as_others(
         self, more: tuple[tuple[str, float], ...], expected: float

@@ -22,6 +22,7 @@ from dask_adaptive.model.recycle import Recycle, TaskQuota, Use
 from dask_adaptive.model.scaling import Idle, IdleAction, Pause, WorkerGroup
 from dask_adaptive.planner.plan import plan
 from support.fake_cluster import EPOCH, FakeCluster, completed
+from support.tables import table
 from support.worlds import (
     GPU,
     GROUP,
@@ -64,19 +65,15 @@ def test_a_deed_is_remembered_with_what_it_was_made_from() -> None:
     assert {GROUP: LastDecision(4, "", "Done")} == minds
 
 
-@pytest.mark.parametrize(
-    ("world", "policy", "expected"),
-    [
-        pytest.param(cluster([busy("a")], target=1), {}, [], id="at-rest"),
-        pytest.param(cluster([busy("a")], target=9), {"max_replicas": 1}, [], id="limited-already"),
-        pytest.param(cluster([worker("a")]), {}, ["Done"], id="one-leaves"),
-        pytest.param(cluster([busy("a")]), {}, ["Held"], id="one-would-have-to"),
-        pytest.param(cluster([pending("a")]), {}, ["Done"], id="one-that-never-came-goes"),
-        pytest.param(
-            cluster([worker("a")]), {"mode": Mode.ADVISE}, ["Advised"], id="it-is-advised"
-        ),
-        pytest.param(cluster([busy("a")], target=1, replicas=2), {}, [], id="bookkeeping"),
-    ],
+@table(
+    "world, policy, expected",
+    at_rest=(cluster([busy("a")], target=1), {}, []),
+    limited_already=(cluster([busy("a")], target=9), {"max_replicas": 1}, []),
+    one_leaves=(cluster([worker("a")]), {}, ["Done"]),
+    one_would_have_to=(cluster([busy("a")]), {}, ["Held"]),
+    one_that_never_came_goes=(cluster([pending("a")]), {}, ["Done"]),
+    it_is_advised=(cluster([worker("a")]), {"mode": Mode.ADVISE}, ["Advised"]),
+    bookkeeping=(cluster([busy("a")], target=1, replicas=2), {}, []),
 )  # fmt: skip
 def test_what_a_first_pass_is_worth(
     world: ObservedCluster, policy: dict[str, Any], expected: list[str]
@@ -86,13 +83,11 @@ def test_what_a_first_pass_is_worth(
     assert expected == [d.outcome for d in found]
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "expected"),
-    [
-        pytest.param({"target": 2}, {"target": 2}, 0, id="nothing-is-new"),
-        pytest.param({"target": 3}, {"target": 3}, 1, id="a-deed-each-time"),
-        pytest.param({"target": 2, "queued": 5}, {"target": 2, "queued": 9}, 0, id="figures-only"),
-    ],
+@table(
+    "before, after, expected",
+    nothing_is_new=({"target": 2}, {"target": 2}, 0),
+    a_deed_each_time=({"target": 3}, {"target": 3}, 1),
+    figures_only=({"target": 2, "queued": 5}, {"target": 2, "queued": 9}, 0),
 )
 def test_only_edges_are_remembered(
     before: dict[str, Any], after: dict[str, Any], expected: int
@@ -320,20 +315,16 @@ def paused(**how: Any) -> ObservedCluster:
     return dataclasses.replace(ONE, pause=Pause(**how))
 
 
-@pytest.mark.parametrize(
-    ("world", "policy", "expected"),
-    [
-        pytest.param(ONE, POLICY, 8, id="up-to-the-maximum"),
-        pytest.param(WITH_GPU, groups(WorkerGroup(GPU, 4)), 12, id="in-each-group"),
-        pytest.param(
-            WITH_GPU, groups(WorkerGroup(GROUP, 9), WorkerGroup(GPU, 4), max_replicas=5), 3,
-            id="within-the-clusters-limit",
-        ),
-        pytest.param(ONE, ADVISING, 0, id="nobody-asks"),
-        pytest.param(paused(all=True), POLICY, 0, id="paused"),
-        pytest.param(paused(scale_out=True), POLICY, 0, id="scaling-out-is-paused"),
-        pytest.param(FULL, POLICY, 0, id="none-would-come"),
-    ],
+@table(
+    "world, policy, expected",
+    up_to_the_maximum=(ONE, POLICY, 8),
+    in_each_group=(WITH_GPU, groups(WorkerGroup(GPU, 4)), 12),
+    within_the_clusters_limit=(
+        WITH_GPU, groups(WorkerGroup(GROUP, 9), WorkerGroup(GPU, 4), max_replicas=5), 3),
+    nobody_asks=(ONE, ADVISING, 0),
+    paused=(paused(all=True), POLICY, 0),
+    scaling_out_is_paused=(paused(scale_out=True), POLICY, 0),
+    none_would_come=(FULL, POLICY, 0),
 )  # fmt: skip
 def test_how_many_more_may_be_asked_for(
     world: ObservedCluster, policy: Policy, expected: int

@@ -28,6 +28,7 @@ from dask_adaptive.model.observed import (
 )
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import UNUSED, Quota, Use
+from support.tables import table
 from support.worlds import GROUP, KEY, SHUFFLE
 
 
@@ -53,18 +54,14 @@ def only(cluster: ObservedCluster) -> ObservedWorker:
     return cluster.groups[0].workers[0]
 
 
-@pytest.mark.parametrize(
-    ("name", "addresses", "names", "strangers"),
-    [
-        pytest.param("w", (), ("w",), (), id="by-name"),
-        pytest.param("w-0", (), ("w-0",), (), id="one-of-several-processes"),
-        pytest.param("tcp://10.0.0.7:1", ("10.0.0.7",), ("tcp://10.0.0.7:1",), (), id="by-address"),
-        pytest.param(
-            "tcp://10.0.0.8:1", ("10.0.0.7",), (), ("tcp://10.0.0.8:1",), id="another-pod"
-        ),
-        pytest.param("x", (), (), ("x",), id="a-stranger"),
-        pytest.param("w-x", (), (), ("w-x",), id="not-a-process-number"),
-    ],
+@table(
+    "name, addresses, names, strangers",
+    by_name=("w", (), ("w",), ()),
+    one_of_several_processes=("w-0", (), ("w-0",), ()),
+    by_address=("tcp://10.0.0.7:1", ("10.0.0.7",), ("tcp://10.0.0.7:1",), ()),
+    another_pod=("tcp://10.0.0.8:1", ("10.0.0.7",), (), ("tcp://10.0.0.8:1",)),
+    a_stranger=("x", (), (), ("x",)),
+    not_a_process_number=("w-x", (), (), ("w-x",)),
 )
 def test_a_dask_worker_finds_its_deployment(
     name: str, addresses: tuple[str, ...], names: tuple[str, ...], strangers: tuple[str, ...]
@@ -98,20 +95,16 @@ STOPPED = Cordon(Quota.TASKS, "7 runs")
 GRACE = "closing_gracefully"
 
 
-@pytest.mark.parametrize(
-    ("processes", "expected"),
-    [
-        pytest.param([{}], Serving(), id="serves"),
-        pytest.param([{"status": "paused"}], Serving(), id="paused"),
-        pytest.param([{"status": GRACE, "cordon": STOPPED}], Serving(), id="stopped-by-the-agent"),
-        pytest.param([{"status": GRACE}], Closing(), id="somebody-closes-it"),
-        pytest.param([{}, {}], Serving(), id="both-serve"),
-        pytest.param([{"leaving": Leaving.DRAINED}] * 2, Retiring(is_drained=True),
-                     id="both-have-drained"),
-        pytest.param([{"leaving": Leaving.DRAINED}, {"leaving": Leaving.DRAINING}], Retiring(),
-                     id="one-has-drained"),
-        pytest.param([{"leaving": Leaving.DRAINED}, {}], Retiring(), id="they-leave-together"),
-    ],
+@table(
+    "processes, expected",
+    serves=([{}], Serving()),
+    paused=([{"status": "paused"}], Serving()),
+    stopped_by_the_agent=([{"status": GRACE, "cordon": STOPPED}], Serving()),
+    somebody_closes_it=([{"status": GRACE}], Closing()),
+    both_serve=([{}, {}], Serving()),
+    both_have_drained=([{"leaving": Leaving.DRAINED}] * 2, Retiring(is_drained=True)),
+    one_has_drained=([{"leaving": Leaving.DRAINED}, {"leaving": Leaving.DRAINING}], Retiring()),
+    they_leave_together=([{"leaving": Leaving.DRAINED}, {}], Retiring()),
 )  # fmt: skip
 def test_the_lifecycle_of_a_worker(processes: list[dict[str, Any]], expected: Lifecycle) -> None:
     seen = only(joined(*(process(f"w-{i}", **changes) for i, changes in enumerate(processes))))
@@ -140,37 +133,26 @@ def old(name: str = "w", port: int = 1, **changes: Any) -> SchedulerWorker:
 ADDRESS, UNTOLD = "tcp://10.0.0.1:1", "the scheduler has not been informed yet"
 
 
-@pytest.mark.parametrize(
-    ("processes", "deployment", "names", "said", "known_left_s"),
-    [
-        pytest.param(
-            [old(**LEAVES)], {}, (), ("1 task", "its pod is ending: 1 task"), {}, id="no-worker"
-        ),
-        pytest.param(
-            [old(**LEAVES)], {"waiting": "Unschedulable: no room"}, (),
-            ("1 task", "Unschedulable: no room"), {}, id="what-its-pod-waits-for-is-said-first",
-        ),
-        pytest.param([old("w (leaving)", **LEAVES)], {}, (), ("", ""), {}, id="renamed"),
-        pytest.param(
-            [old(**LEAVES), process("w", address=NEW)], {"terminating": (POD,)}, ("w",), ("", ""),
-            {(ADDRESS,): 98.0}, id="its-replacement-is-the-worker",
-        ),
-        pytest.param(
-            [old(ADDRESS, **LEAVES)], {"terminating": (POD,)}, (),
-            ("1 task", "its pod is ending: 1 task"), {(ADDRESS,): 98.0}, id="named-by-its-address",
-        ),
-        pytest.param(
-            [old()], {"terminating": (POD,)}, (), (UNTOLD, f"its pod is ending: {UNTOLD}"),
-            {(ADDRESS,): math.inf}, id="before-the-scheduler-knows",
-        ),
-        pytest.param(
-            [old("w-0", **LEAVES), old("w-1", 2), old("tcp://10.0.0.1:3", 3, **LEAVES)],
-            {"terminating": (POD,)}, (),
-            (f"1 task; {UNTOLD}", f"its pod is ending: 1 task; {UNTOLD}"),
-            {(ADDRESS, "tcp://10.0.0.1:2", "tcp://10.0.0.1:3"): math.inf},
-            id="all-in-the-pod-and-the-one-with-most-time-counts",
-        ),
-    ],
+@table(
+    "processes, deployment, names, said, known_left_s",
+    no_worker=([old(**LEAVES)], {}, (), ("1 task", "its pod is ending: 1 task"), {}),
+    what_its_pod_waits_for_is_said_first=(
+        [old(**LEAVES)], {"waiting": "Unschedulable: no room"}, (),
+        ("1 task", "Unschedulable: no room"), {}),
+    renamed=([old("w (leaving)", **LEAVES)], {}, (), ("", ""), {}),
+    its_replacement_is_the_worker=(
+        [old(**LEAVES), process("w", address=NEW)], {"terminating": (POD,)}, ("w",), ("", ""),
+        {(ADDRESS,): 98.0}),
+    named_by_its_address=([old(ADDRESS, **LEAVES)], {"terminating": (POD,)}, (),
+        ("1 task", "its pod is ending: 1 task"), {(ADDRESS,): 98.0}),
+    before_the_scheduler_knows=(
+        [old()], {"terminating": (POD,)}, (), (UNTOLD, f"its pod is ending: {UNTOLD}"),
+        {(ADDRESS,): math.inf}),
+    all_in_the_pod_and_the_one_with_most_time_counts=(
+        [old("w-0", **LEAVES), old("w-1", 2), old("tcp://10.0.0.1:3", 3, **LEAVES)],
+        {"terminating": (POD,)}, (),
+        (f"1 task; {UNTOLD}", f"its pod is ending: 1 task; {UNTOLD}"),
+        {(ADDRESS, "tcp://10.0.0.1:2", "tcp://10.0.0.1:3"): math.inf}),
 )  # fmt: skip
 def test_a_process_that_departs_is_neither_a_worker_nor_a_stranger(
     processes: list[SchedulerWorker], deployment: dict[str, Any], names: tuple[str, ...],
@@ -185,21 +167,15 @@ def test_a_process_that_departs_is_neither_a_worker_nor_a_stranger(
     assert all(w.terminating for w in cluster.scheduler.workers if w.address != NEW)
 
 
-@pytest.mark.parametrize(
-    ("processes", "deployment", "expected"),
-    [
-        pytest.param([process("w", address=OLD)], {"pod": "w-old"}, (OLD,), id="no-other-pod"),
-        pytest.param(
-            [process("w", address=OLD)], {"pod": "w-new", "waiting": "Pending"}, (OLD,),
-            id="the-replacement-does-not-run-yet",
-        ),
-        pytest.param([process("w", address=OLD)], {"pod": "w-new"}, (), id="it-may-be-the-new-one"),
-        pytest.param(
-            [process("w", address=OLD, **LEAVES), process("w", address="tcp://10.0.0.1:40002")],
-            {"pod": "w-new"}, (OLD,), id="both",
-        ),
-        pytest.param([process("x", address=OLD)], {"pod": "w-old"}, (), id="another-pod-there"),
-    ],
+@table(
+    "processes, deployment, expected",
+    no_other_pod=([process("w", address=OLD)], {"pod": "w-old"}, (OLD,)),
+    the_replacement_does_not_run_yet=(
+        [process("w", address=OLD)], {"pod": "w-new", "waiting": "Pending"}, (OLD,)),
+    it_may_be_the_new_one=([process("w", address=OLD)], {"pod": "w-new"}, ()),
+    both=([process("w", address=OLD, **LEAVES), process("w", address="tcp://10.0.0.1:40002")],
+        {"pod": "w-new"}, (OLD,)),
+    another_pod_there=([process("x", address=OLD)], {"pod": "w-old"}, ()),
 )  # fmt: skip
 def test_pods_that_share_an_address_are_told_apart_by_name(
     processes: list[SchedulerWorker], deployment: dict[str, Any], expected: tuple[str, ...]
@@ -235,13 +211,11 @@ def test_of_several_processes_in_a_pod_the_highest_use_of_each_counts() -> None:
     assert UNUSED is only(joined()).use
 
 
-@pytest.mark.parametrize(
-    ("created_at", "expected"),
-    [
-        pytest.param(940.0, 60.0, id="by-its-pod"),
-        pytest.param(1_000.5, 0.0, id="another-clock-is-ahead"),
-        pytest.param(0.0, 5.0, id="unknown-as-old-as-its-deployment"),
-    ],
+@table(
+    "created_at, expected",
+    by_its_pod=(940.0, 60.0),
+    another_clock_is_ahead=(1_000.5, 0.0),
+    unknown_as_old_as_its_deployment=(0.0, 5.0),
 )
 def test_the_age_of_a_pod(created_at: float, expected: float) -> None:
     worker = PlatformWorker("w", "uid", GROUP, 995.0, pod_created_at=created_at)

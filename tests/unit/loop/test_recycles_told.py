@@ -29,6 +29,7 @@ from dask_adaptive.model.recycle import (
 )
 from dask_adaptive.model.scaling import WorkerGroup
 from support.fake_cluster import EPOCH, W1, FakeCluster, completed
+from support.tables import table
 from support.worlds import GROUP, POLICY, busy, cluster, facts, pending
 
 SENTENCE = "21 of 20 runs"
@@ -142,19 +143,12 @@ def test_meters_are_asked_for_only_where_something_has_a_quota() -> None:
 QUOTA = Recycle(tasks=TaskQuota(max=20))
 
 
-@pytest.mark.parametrize(
-    ("policy", "worker_is", "expected"),
-    [
-        pytest.param({}, {}, False, id="none"),
-        pytest.param({"recycle": QUOTA}, {}, True, id="policy"),
-        pytest.param(
-            {"worker_groups": (WorkerGroup("g", recycle=GroupRecycle(TaskLimit(9))),)},
-            {},
-            True,
-            id="group",
-        ),
-        pytest.param({}, {"ends_at": 60.0}, True, id="deadline"),
-    ],
+@table(
+    "policy, worker_is, expected",
+    none=({}, {}, False),
+    policy=({"recycle": QUOTA}, {}, True),
+    group=({"worker_groups": (WorkerGroup("g", recycle=GroupRecycle(TaskLimit(9))),)}, {}, True),
+    deadline=({}, {"ends_at": 60.0}, True),
 )
 def test_who_has_a_quota(policy: dict[str, Any], worker_is: dict[str, Any], expected: bool) -> None:
     view = PlatformView(workers=(PlatformWorker("w", "u", GROUP, 5.0, **worker_is),))

@@ -31,6 +31,7 @@ from dask_adaptive.model.recycle import Replacing
 from dask_adaptive.planner.plan import plan
 from dask_adaptive_lab.simulate.simulated_ports import completed
 from support.fake_cluster import W1, W2, FakeCluster
+from support.tables import table
 from support.worlds import (
     GOING,
     GPU,
@@ -80,93 +81,50 @@ def done(action: Action) -> Outcome:
     return Outcome(action, True, action.reason, "")
 
 
-@pytest.mark.parametrize(
-    ("seen", "decided", "outcomes", "expected"),
-    [
-        pytest.param(busy("a"), planned(), [], None, id="nothing-to-say"),
-        pytest.param(worker("a", idle_s=1.0), planned(), [], None, id="nothing-of-an-idle-one"),
-        pytest.param(
-            worker("a", pins=(SHUFFLE,)), planned(), [],
-            ("Active", Reason.PINNED, "pinned by shuffle 5f3a"), id="pinned",
-        ),
-        pytest.param(
-            pending("a", waiting="ImagePullBackOff: no such image"), planned(), [],
-            ("Pending", Reason.NEVER_CONNECTED, "ImagePullBackOff: no such image"), id="pending",
-        ),
-        pytest.param(
-            pending("a", gated=True, waiting="SchedulingGated: queue"), planned(), [],
-            ("Pending", Reason.ADMISSION_GATED, "SchedulingGated: queue"), id="not-admitted",
-        ),
-        pytest.param(
-            worker("a", manual_pin=ManualPin(5.0, "", "cannot be read")), planned(), [],
-            ("Active", Reason.INVALID_ANNOTATION, "cannot be read"), id="its-pin-cannot-be-read",
-        ),
-        pytest.param(
-            busy("a", annotation_problem="expires-at says x"), planned(), [],
-            ("Active", Reason.INVALID_ANNOTATION, "expires-at says x"), id="nor-its-end",
-        ),
-        # An operator that dies before its next pass must leave word of whom it was taking away.
-        pytest.param(
-            worker("a"), planned(), [done(RETIRE)], ("Draining", Reason.RETIRING, "idle"),
-            id="told-at-once",
-        ),
-        pytest.param(
-            worker("a"), planned(), [done(Delete("a", (), Reason.DRAINED, "drained", "u"))],
-            ("Going", Reason.DRAINED, "drained"), id="deleted",
-        ),
-        pytest.param(
-            busy("a"), planned(DUE), [done(SPENT)], ("Draining", Reason.TASK_QUOTA, SENTENCE),
-            id="retired-at-its-quota",
-        ),
-        pytest.param(
-            busy("a"), planned(DUE),
-            [done(Restart("a", ("a",), Reason.TASK_QUOTA, SENTENCE, "p", "u"))],
-            ("Going", Reason.TASK_QUOTA, SENTENCE), id="restarted-at-its-quota",
-        ),
-        pytest.param(
-            busy("a"), planned(DUE), [], ("Due", Reason.TASK_QUOTA, SENTENCE), id="due"
-        ),
-        pytest.param(
-            busy("a", stopped="has had 20 runs"), planned(), [],
-            ("Stopped", Reason.QUOTA_REACHED, "has had 20 runs"), id="stopped",
-        ),
-        pytest.param(
-            busy("a", stopped="at 20 runs"), planned(DUE), [],
-            ("Stopped", Reason.TASK_QUOTA, f"{SENTENCE}; at 20 runs"), id="stopped-and-due",
-        ),
-        pytest.param(
-            busy("a", stopped="x", **DRAINS), planned(dataclasses.replace(DUE, state="Draining")),
-            [], ("Draining", Reason.TASK_QUOTA, f"{SENTENCE}; 1 task"), id="draining",
-        ),
-        pytest.param(
-            busy("a", pins=(SHUFFLE,)), planned(DUE), [],
-            ("Due", Reason.PINNED, f"{SENTENCE}; pinned by shuffle 5f3a"), id="due-and-pinned",
-        ),
-        pytest.param(
-            busy("a"), blocked(Reason.NOT_YET, "it opens at 02:00"), [],
-            ("Due", Reason.NOT_YET, f"{SENTENCE}; it opens at 02:00"),
-            id="held",
-        ),
-        pytest.param(
-            busy("a", stopped="at 20 runs"),
-            blocked(Reason.BUDGET_EXHAUSTED, f"{SENTENCE}; waits for its turn"), [],
-            ("Stopped", Reason.BUDGET_EXHAUSTED, f"{SENTENCE}; waits for its turn"),
-            id="stopped-and-held",
-        ),
-        pytest.param(
-            busy("a", **GOING), planned(), [], ("Active", Reason.NODE_GOING, "node n1: cordoned"),
-            id="its-node-goes",
-        ),
-        pytest.param(
-            busy("a", pins=(SHUFFLE,), **GOING), None, [],
-            ("Active", Reason.PINNED, "node n1: cordoned; pinned by shuffle 5f3a"),
-            id="its-node-goes-though-pinned",
-        ),
-        pytest.param(
-            worker("a", **DRAINS, **GOING), planned(), [],
-            ("Draining", Reason.RETIRING, "node n1: cordoned: 1 task"), id="its-node-goes-too",
-        ),
-    ],
+@table(
+    "seen, decided, outcomes, expected",
+    nothing_to_say=(busy("a"), planned(), [], None),
+    nothing_of_an_idle_one=(worker("a", idle_s=1.0), planned(), [], None),
+    pinned=(worker("a", pins=(SHUFFLE,)), planned(), [],
+        ("Active", Reason.PINNED, "pinned by shuffle 5f3a")),
+    pending=(pending("a", waiting="ImagePullBackOff: no such image"), planned(), [],
+        ("Pending", Reason.NEVER_CONNECTED, "ImagePullBackOff: no such image")),
+    not_admitted=(pending("a", gated=True, waiting="SchedulingGated: queue"), planned(), [],
+        ("Pending", Reason.ADMISSION_GATED, "SchedulingGated: queue")),
+    its_pin_cannot_be_read=(
+        worker("a", manual_pin=ManualPin(5.0, "", "cannot be read")), planned(), [],
+        ("Active", Reason.INVALID_ANNOTATION, "cannot be read")),
+    nor_its_end=(busy("a", annotation_problem="expires-at says x"), planned(), [],
+        ("Active", Reason.INVALID_ANNOTATION, "expires-at says x")),
+    # An operator that dies before its next pass must leave word of whom it was taking away.
+    told_at_once=(worker("a"), planned(), [done(RETIRE)], ("Draining", Reason.RETIRING, "idle")),
+    deleted=(worker("a"), planned(), [done(Delete("a", (), Reason.DRAINED, "drained", "u"))],
+        ("Going", Reason.DRAINED, "drained")),
+    retired_at_its_quota=(
+        busy("a"), planned(DUE), [done(SPENT)], ("Draining", Reason.TASK_QUOTA, SENTENCE)),
+    restarted_at_its_quota=(busy("a"), planned(DUE),
+        [done(Restart("a", ("a",), Reason.TASK_QUOTA, SENTENCE, "p", "u"))],
+        ("Going", Reason.TASK_QUOTA, SENTENCE)),
+    due=(busy("a"), planned(DUE), [], ("Due", Reason.TASK_QUOTA, SENTENCE)),
+    stopped=(busy("a", stopped="has had 20 runs"), planned(), [],
+        ("Stopped", Reason.QUOTA_REACHED, "has had 20 runs")),
+    stopped_and_due=(busy("a", stopped="at 20 runs"), planned(DUE), [],
+        ("Stopped", Reason.TASK_QUOTA, f"{SENTENCE}; at 20 runs")),
+    draining=(busy("a", stopped="x", **DRAINS), planned(dataclasses.replace(DUE, state="Draining")),
+        [], ("Draining", Reason.TASK_QUOTA, f"{SENTENCE}; 1 task")),
+    due_and_pinned=(busy("a", pins=(SHUFFLE,)), planned(DUE), [],
+        ("Due", Reason.PINNED, f"{SENTENCE}; pinned by shuffle 5f3a")),
+    held=(busy("a"), blocked(Reason.NOT_YET, "it opens at 02:00"), [],
+        ("Due", Reason.NOT_YET, f"{SENTENCE}; it opens at 02:00")),
+    stopped_and_held=(busy("a", stopped="at 20 runs"),
+        blocked(Reason.BUDGET_EXHAUSTED, f"{SENTENCE}; waits for its turn"), [],
+        ("Stopped", Reason.BUDGET_EXHAUSTED, f"{SENTENCE}; waits for its turn")),
+    its_node_goes=(
+        busy("a", **GOING), planned(), [], ("Active", Reason.NODE_GOING, "node n1: cordoned")),
+    its_node_goes_though_pinned=(busy("a", pins=(SHUFFLE,), **GOING), None, [],
+        ("Active", Reason.PINNED, "node n1: cordoned; pinned by shuffle 5f3a")),
+    its_node_goes_too=(worker("a", **DRAINS, **GOING), planned(), [],
+        ("Draining", Reason.RETIRING, "node n1: cordoned: 1 task")),
 )  # fmt: skip
 def test_the_row_of_a_worker(
     seen: ObservedWorker, decided: Plan | None, outcomes: list[Outcome],
@@ -205,45 +163,25 @@ def test_time_alone_changes_nothing_in_a_status() -> None:
     assert status(world(100.0)) == status(world(105.0))
 
 
-@pytest.mark.parametrize(
-    ("world", "policy", "expected"),
-    [
-        pytest.param(cluster([busy("a")], target=1), POLICY, {"Ready": True}, id="well"),
-        pytest.param(
-            cluster([busy("a", paused=True, stuck=1)]), POLICY, {"Ready": False}, id="all-paused"
+@table(
+    "world, policy, expected",
+    well=(cluster([busy("a")], target=1), POLICY, {"Ready": True}),
+    all_paused=(cluster([busy("a", paused=True, stuck=1)]), POLICY, {"Ready": False}),
+    one_for_a_moment=(cluster([busy("a", paused=True, stuck=1), busy("b", paused=True)]), POLICY,
+        {"Ready": True}),
+    scheduler_down=(cluster([busy("a")], problem=Reason.SCHEDULER_UNREACHABLE), POLICY,
+        {"Ready": False, "SchedulerConnected": False, "Injected": None, "AbleToScale": False}),
+    no_agent=(cluster([busy("a")], problem=Reason.AGENT_MISSING), POLICY,
+        {"Ready": False, "SchedulerConnected": True, "Injected": False, "AbleToScale": False}),
+    still_rising=(cluster([busy("a")], target=99), POLICY, {"ScalingLimited": False}),
+    at_the_maximum=(cluster([busy(f"w{i}") for i in range(10)], target=99), POLICY,
+        {"ScalingLimited": True}),
+    paused=(cluster([busy("a")]), dataclasses.replace(POLICY, mode=Mode.PAUSED),
+        {"Paused": True, "Ready": True}),
+    no_cluster=(ObservedCluster(
+            key=KEY, found=False, scheduler=ObservedScheduler(Reason.CLUSTER_NOT_FOUND)
         ),
-        pytest.param(
-            cluster([busy("a", paused=True, stuck=1), busy("b", paused=True)]), POLICY,
-            {"Ready": True}, id="one-for-a-moment",
-        ),
-        pytest.param(
-            cluster([busy("a")], problem=Reason.SCHEDULER_UNREACHABLE), POLICY,
-            {"Ready": False, "SchedulerConnected": False, "Injected": None, "AbleToScale": False},
-            id="scheduler-down",
-        ),
-        pytest.param(
-            cluster([busy("a")], problem=Reason.AGENT_MISSING), POLICY,
-            {"Ready": False, "SchedulerConnected": True, "Injected": False, "AbleToScale": False},
-            id="no-agent",
-        ),
-        pytest.param(
-            cluster([busy("a")], target=99), POLICY, {"ScalingLimited": False}, id="still-rising"
-        ),
-        pytest.param(
-            cluster([busy(f"w{i}") for i in range(10)], target=99), POLICY,
-            {"ScalingLimited": True}, id="at-the-maximum",
-        ),
-        pytest.param(
-            cluster([busy("a")]), dataclasses.replace(POLICY, mode=Mode.PAUSED),
-            {"Paused": True, "Ready": True}, id="paused",
-        ),
-        pytest.param(
-            ObservedCluster(
-                key=KEY, found=False, scheduler=ObservedScheduler(Reason.CLUSTER_NOT_FOUND)
-            ),
-            POLICY, {"Ready": False, "SchedulerConnected": None}, id="no-cluster",
-        ),
-    ],
+        POLICY, {"Ready": False, "SchedulerConnected": None}),
 )  # fmt: skip
 def test_conditions(world: ObservedCluster, policy: Policy, expected: dict[str, Any]) -> None:
     decided = plan(world, policy, PAST, now=NOW)

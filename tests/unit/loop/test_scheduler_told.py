@@ -24,6 +24,7 @@ from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.scheduler_settings import json_by_key, scheduler_settings
 from dask_adaptive.planner.plan import plan
 from dask_adaptive_agent import wire
+from support.tables import table
 from support.worlds import NOW, PAST, POLICY, busy, cluster
 
 WELL = ReliefState("idle", wire.R_ACTIVE, "", {"calls": 12_000})
@@ -54,43 +55,24 @@ NOT_YET = (False, Reason.PENDING_RESTART)
 SECRETS = {"coiled.token": "mine", "distributed.nanny.environ.KEY": "mine"}
 
 
-@pytest.mark.parametrize(
-    ("scheduler", "policy", "expected", "words"),
-    [
-        pytest.param(SEEN, POLICY, (True, Reason.RECONCILED), "is empty", id="nothing"),
-        pytest.param(
-            running(a=[1, None], b=True), wanting(a=[1, None], b=True), (True, Reason.RECONCILED),
-            "all 2 settings", id="in-force",
-        ),
-        pytest.param(
-            ObservedScheduler(Reason.SCHEDULER_UNREACHABLE), CONFIGURED,
-            (None, Reason.SCHEDULER_UNREACHABLE), "does not answer", id="unreachable",
-        ),
-        pytest.param(
-            ObservedScheduler(Reason.INJECTION_REFUSED), CONFIGURED,
-            (None, Reason.INJECTION_REFUSED), "not known", id="no-agent",
-        ),
-        pytest.param(
-            ObservedScheduler(agent="0.1"), CONFIGURED, (None, Reason.AGENT_MISSING),
-            "agent 0.1 does not report", id="old-agent",
-        ),
-        pytest.param(
-            running(a="5 minutes"), wanting(a="10m"), NOT_YET,
-            "values for distributed.scheduler.a: takes effect when",
-            id="other-value",
-        ),
-        pytest.param(running(), wanting(a=1), NOT_YET, "r.a: takes", id="no-value"),
-        pytest.param(running(a=1), wanting(a=True), NOT_YET, "r.a: takes", id="other-type"),
-        pytest.param(
-            running(), wanting(**dict.fromkeys("abcdefg")), NOT_YET, "r.e and 2 more: ",
-            id="many",
-        ),
-        pytest.param(
-            dataclasses.replace(SEEN, config=tuple((key, '"theirs"') for key in SECRETS)),
-            setting(SECRETS), NOT_YET, "coiled.token, distributed.nanny.environ",
-            id="maybe-a-secret",
-        ),
-    ],
+@table(
+    "scheduler, policy, expected, words",
+    nothing=(SEEN, POLICY, (True, Reason.RECONCILED), "is empty"),
+    in_force=(running(a=[1, None], b=True), wanting(a=[1, None], b=True), (True, Reason.RECONCILED),
+        "all 2 settings"),
+    unreachable=(ObservedScheduler(Reason.SCHEDULER_UNREACHABLE), CONFIGURED,
+        (None, Reason.SCHEDULER_UNREACHABLE), "does not answer"),
+    no_agent=(ObservedScheduler(Reason.INJECTION_REFUSED), CONFIGURED,
+        (None, Reason.INJECTION_REFUSED), "not known"),
+    old_agent=(ObservedScheduler(agent="0.1"), CONFIGURED, (None, Reason.AGENT_MISSING),
+        "agent 0.1 does not report"),
+    other_value=(running(a="5 minutes"), wanting(a="10m"), NOT_YET,
+        "values for distributed.scheduler.a: takes effect when"),
+    no_value=(running(), wanting(a=1), NOT_YET, "r.a: takes"),
+    other_type=(running(a=1), wanting(a=True), NOT_YET, "r.a: takes"),
+    many=(running(), wanting(**dict.fromkeys("abcdefg")), NOT_YET, "r.e and 2 more: "),
+    maybe_a_secret=(dataclasses.replace(SEEN, config=tuple((key, '"theirs"') for key in SECRETS)),
+        setting(SECRETS), NOT_YET, "coiled.token, distributed.nanny.environ"),
 )  # fmt: skip
 def test_configured(scheduler: Any, policy: Any, expected: tuple[Any, Any], words: str) -> None:
     found = configured(scheduler, policy)

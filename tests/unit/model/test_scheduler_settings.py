@@ -26,6 +26,7 @@ from dask_adaptive.model.scheduler_settings import (
 from dask_adaptive.model.spec import json_name
 from dask_adaptive_agent import wire
 from dask_adaptive_agent.relief.registry import VARIABLE, at_start
+from support.tables import table
 
 
 def deep(depth: int) -> list[Any]:
@@ -63,13 +64,11 @@ def test_nothing_is_set_by_default() -> None:
     assert SchedulerSettings() == parse_policy({**LEAST, "scheduler": every}).scheduler
 
 
-@pytest.mark.parametrize(
+@table(
     "config",
-    [
-        pytest.param(ttl(), id="nested"),
-        pytest.param({"distributed.scheduler.worker-ttl": "10m"}, id="dotted"),
-        pytest.param({"distributed.scheduler": {"worker-ttl": "10m"}}, id="both"),
-    ],
+    nested=ttl(),
+    dotted={"distributed.scheduler.worker-ttl": "10m"},
+    both={"distributed.scheduler": {"worker-ttl": "10m"}},
 )
 def test_a_dotted_key_at_the_top_is_a_path(config: Any) -> None:
     made = settings(config)
@@ -149,20 +148,18 @@ def test_reliefs_travel_in_one_variable_and_come_out_as_they_were() -> None:
     assert {} == of_scheduler(SchedulerSettings(), ()).variables
 
 
-@pytest.mark.parametrize(
-    ("config", "taken", "expected"),
-    [
-        pytest.param(ttl(), (), {WORKER_TTL}, id="plain"),
-        pytest.param(ttl(), (WORKER_TTL,), set(), id="the-users-own"),
-        pytest.param(ttl(), (WORKER_TTL.lower().replace("dask", "DASK"),), set(), id="in-any-case"),
-        pytest.param(ttl(), ("DASK_DISTRIBUTED__SCHEDULER",), {INHERIT}, id="users-section"),
-        pytest.param({"a": {"B": 1}}, (), {INHERIT}, id="capitals"),
-        pytest.param({"a": {"b_c-d": 1}}, (), {INHERIT}, id="hyphen-and-underscore"),
-        pytest.param({"a": {"b__c": 1}}, (), {INHERIT}, id="two-underscores"),
-        pytest.param({"a": {"b.c": 1}}, (), {INHERIT}, id="dots"),
-        pytest.param({"config": 1}, (), {INHERIT}, id="no-setting-but-a-folder"),
-        pytest.param({**ttl(), "A": 1}, (), {WORKER_TTL, INHERIT}, id="some-of-each"),
-    ],
+@table(
+    "config, taken, expected",
+    plain=(ttl(), (), {WORKER_TTL}),
+    the_users_own=(ttl(), (WORKER_TTL,), set()),
+    in_any_case=(ttl(), (WORKER_TTL.lower().replace("dask", "DASK"),), set()),
+    users_section=(ttl(), ("DASK_DISTRIBUTED__SCHEDULER",), {INHERIT}),
+    capitals=({"a": {"B": 1}}, (), {INHERIT}),
+    hyphen_and_underscore=({"a": {"b_c-d": 1}}, (), {INHERIT}),
+    two_underscores=({"a": {"b__c": 1}}, (), {INHERIT}),
+    dots=({"a": {"b.c": 1}}, (), {INHERIT}),
+    no_setting_but_a_folder=({"config": 1}, (), {INHERIT}),
+    some_of_each=({**ttl(), "A": 1}, (), {WORKER_TTL, INHERIT}),
 )
 def test_which_variables_are_set(config: Any, taken: tuple[str, ...], expected: set[str]) -> None:
     made = of_scheduler(settings(config), taken)
@@ -176,16 +173,12 @@ def test_an_inherited_configuration_of_the_users_own_stays() -> None:
     assert Environment({WORKER_TTL: "10m"}, ("A.b",)) == made
 
 
-@pytest.mark.parametrize(
-    ("made", "taken", "expected"),
-    [
-        pytest.param(SchedulerSettings(), (), {POLLING: "600s"}, id="as-a-rule"),
-        pytest.param(settings(clientInfo="Disabled"), (), {}, id="switched-off"),
-        pytest.param(SchedulerSettings(), (POLLING,), {}, id="the-users-own"),
-        pytest.param(
-            settings({"distributed.client.scheduler_info_interval": "3s"}), (), {}, id="configured"
-        ),
-    ],
+@table(
+    "made, taken, expected",
+    as_a_rule=(SchedulerSettings(), (), {POLLING: "600s"}),
+    switched_off=(settings(clientInfo="Disabled"), (), {}),
+    the_users_own=(SchedulerSettings(), (POLLING,), {}),
+    configured=(settings({"distributed.client.scheduler_info_interval": "3s"}), (), {}),
 )
 def test_clients_in_workers_ask_seldom(
     made: SchedulerSettings, taken: tuple[str, ...], expected: dict[str, str]

@@ -14,6 +14,7 @@ from dask_adaptive.model.policy import InvalidPolicy, parse_policy
 from dask_adaptive.model.recycle import Window
 from dask_adaptive.model.windows import is_open
 from support.policies import LEAST
+from support.tables import table
 
 HOUR_S = 3600.0
 
@@ -30,50 +31,46 @@ def window(schedule: str, hours: float, zone: str = "Europe/Berlin") -> tuple[Wi
 NIGHT = window("30 2 * * *", 1)
 
 
-@pytest.mark.parametrize(
-    ("windows", "instant", "expected"),
-    [
-        pytest.param((), "2026-01-10T12:00+01:00", True, id="no-window-is-always-open"),
-        pytest.param(NIGHT, "2026-01-10T02:29:59+01:00", False, id="before"),
-        pytest.param(NIGHT, "2026-01-10T02:30+01:00", True, id="from-the-minute-on"),
-        pytest.param(NIGHT, "2026-01-10T03:29:59.5+01:00", True, id="to-the-end"),
-        pytest.param(NIGHT, "2026-01-10T03:30+01:00", False, id="the-end-is-outside"),
-        pytest.param(NIGHT, "2026-01-10T01:30+00:00", True, id="an-instant-is-one-in-any-zone"),
-        pytest.param(NIGHT, "2026-07-10T02:30+02:00", True, id="summer"),
-        pytest.param(NIGHT, "2026-07-10T01:30+02:00", False, id="not-at-winter's-time-in-summer"),
-        # On 29 March 2026 clocks in Berlin went from 02:00 +01:00 to 03:00 +02:00.
-        pytest.param(NIGHT, "2026-03-29T01:59:59+01:00", False, id="spring-before-the-skip"),
-        pytest.param(NIGHT, "2026-03-29T03:00+02:00", True, id="spring-a-skipped-time-opens-after"),
-        pytest.param(NIGHT, "2026-03-29T03:59+02:00", True, id="spring-for-an-hour-of-real-time"),
-        pytest.param(NIGHT, "2026-03-29T04:00+02:00", False, id="spring-and-not-longer"),
-        # On 25 October 2026 they went from 03:00 +02:00 to 02:00 +01:00: 02:30 came twice.
-        pytest.param(NIGHT, "2026-10-25T02:29+02:00", False, id="autumn-before"),
-        pytest.param(NIGHT, "2026-10-25T02:30+02:00", True, id="autumn-opens-the-first-time"),
-        pytest.param(NIGHT, "2026-10-25T02:29+01:00", True, id="autumn-59-minutes-later"),
-        pytest.param(NIGHT, "2026-10-25T02:30+01:00", False, id="autumn-closed-the-second-time"),
-        pytest.param(NIGHT, "2026-10-26T02:30+01:00", True, id="autumn-the-next-day"),
-        # Across midnight, and across a change.
-        pytest.param(window("0 23 * * *", 5), "2026-10-25T02:59+02:00", True, id="hour-4-of-5"),
-        pytest.param(window("0 23 * * *", 5), "2026-10-25T02:59+01:00", True, id="hour-5-of-5"),
-        pytest.param(window("0 23 * * *", 5), "2026-10-25T03:00+01:00", False, id="after-5-hours"),
-        pytest.param(window("0 23 * * *", 5), "2026-03-29T04:59+02:00", True, id="spring-hour-5"),
-        pytest.param(window("0 23 * * *", 5), "2026-03-29T05:00+02:00", False, id="spring-after-5"),
-        pytest.param(window("0 23 * * *", 5), "2026-01-11T00:30+01:00", True, id="past-midnight"),
-        # Of every hour there is.
-        pytest.param(window("0 * * * *", 0.25), "2026-10-25T02:10+02:00", True, id="first-of-two"),
-        pytest.param(window("0 * * * *", 0.25), "2026-10-25T02:10+01:00", True, id="second-of-two"),
-        pytest.param(window("0 * * * *", 0.25), "2026-10-25T02:20+01:00", False, id="between"),
-        # Longer than their period; seldom; names of days; a zone.
-        pytest.param(window("0 2 * * *", 30), "2026-01-10T01:00+01:00", True, id="never-closed"),
-        pytest.param(window("0 0 29 2 *", 2), "2028-02-29T01:00+01:00", True, id="leap-day"),
-        pytest.param(window("0 22 * * FRI", 60), "2026-01-12T09:59+01:00", True, id="weekend"),
-        pytest.param(window("0 22 * * FRI", 60), "2026-01-12T10:00+01:00", False, id="monday"),
-        pytest.param(window("0 2 * * *", 1, "Asia/Kathmandu"), "2026-07-10T02:30+05:45", True,
-                     id="a-zone-of-quarters"),
-        pytest.param((*NIGHT, *window("0 12 * * *", 1)), "2026-01-10T12:30+01:00", True,
-                     id="any-of-several"),
-    ],
-)  # fmt: skip
+@table(
+    "windows, instant, expected",
+    no_window_is_always_open=((), "2026-01-10T12:00+01:00", True),
+    before=(NIGHT, "2026-01-10T02:29:59+01:00", False),
+    from_the_minute_on=(NIGHT, "2026-01-10T02:30+01:00", True),
+    to_the_end=(NIGHT, "2026-01-10T03:29:59.5+01:00", True),
+    the_end_is_outside=(NIGHT, "2026-01-10T03:30+01:00", False),
+    an_instant_is_one_in_any_zone=(NIGHT, "2026-01-10T01:30+00:00", True),
+    summer=(NIGHT, "2026-07-10T02:30+02:00", True),
+    not_at_winter_s_time_in_summer=(NIGHT, "2026-07-10T01:30+02:00", False),
+    # On 29 March 2026 clocks in Berlin went from 02:00 +01:00 to 03:00 +02:00.
+    spring_before_the_skip=(NIGHT, "2026-03-29T01:59:59+01:00", False),
+    spring_a_skipped_time_opens_after=(NIGHT, "2026-03-29T03:00+02:00", True),
+    spring_for_an_hour_of_real_time=(NIGHT, "2026-03-29T03:59+02:00", True),
+    spring_and_not_longer=(NIGHT, "2026-03-29T04:00+02:00", False),
+    # On 25 October 2026 they went from 03:00 +02:00 to 02:00 +01:00: 02:30 came twice.
+    autumn_before=(NIGHT, "2026-10-25T02:29+02:00", False),
+    autumn_opens_the_first_time=(NIGHT, "2026-10-25T02:30+02:00", True),
+    autumn_59_minutes_later=(NIGHT, "2026-10-25T02:29+01:00", True),
+    autumn_closed_the_second_time=(NIGHT, "2026-10-25T02:30+01:00", False),
+    autumn_the_next_day=(NIGHT, "2026-10-26T02:30+01:00", True),
+    # Across midnight, and across a change.
+    hour_4_of_5=(window("0 23 * * *", 5), "2026-10-25T02:59+02:00", True),
+    hour_5_of_5=(window("0 23 * * *", 5), "2026-10-25T02:59+01:00", True),
+    after_5_hours=(window("0 23 * * *", 5), "2026-10-25T03:00+01:00", False),
+    spring_hour_5=(window("0 23 * * *", 5), "2026-03-29T04:59+02:00", True),
+    spring_after_5=(window("0 23 * * *", 5), "2026-03-29T05:00+02:00", False),
+    past_midnight=(window("0 23 * * *", 5), "2026-01-11T00:30+01:00", True),
+    # Of every hour there is.
+    first_of_two=(window("0 * * * *", 0.25), "2026-10-25T02:10+02:00", True),
+    second_of_two=(window("0 * * * *", 0.25), "2026-10-25T02:10+01:00", True),
+    between=(window("0 * * * *", 0.25), "2026-10-25T02:20+01:00", False),
+    # Longer than their period; seldom; names of days; a zone.
+    never_closed=(window("0 2 * * *", 30), "2026-01-10T01:00+01:00", True),
+    leap_day=(window("0 0 29 2 *", 2), "2028-02-29T01:00+01:00", True),
+    weekend=(window("0 22 * * FRI", 60), "2026-01-12T09:59+01:00", True),
+    monday=(window("0 22 * * FRI", 60), "2026-01-12T10:00+01:00", False),
+    a_zone_of_quarters=(window("0 2 * * *", 1, "Asia/Kathmandu"), "2026-07-10T02:30+05:45", True),
+    any_of_several=((*NIGHT, *window("0 12 * * *", 1)), "2026-01-10T12:30+01:00", True),
+)
 def test_is_open(windows: tuple[Window, ...], instant: str, expected: bool) -> None:
     assert expected is is_open(windows, at(instant))
 

@@ -9,26 +9,25 @@ import pytest
 from dask_adaptive.loop.ports import Told
 from dask_adaptive.model.plan import Arriving
 from dask_adaptive.scheduler.sent import NOTHING, SentPlans, announce_request
+from support.tables import table
 
 TOLD = Told("etl", "5 wanted", (("w1", "stays"),), ((1.5, "g", "LoadIncreased", "8 tasks"),))
 COMING = (Arriving(2, 10.0), Arriving(1, 60.0))
 
 
-@pytest.mark.parametrize(
-    ("later_s", "arriving", "told", "is_still"),
-    [
-        pytest.param(0, COMING, TOLD, True, id="the-same"),
-        pytest.param(2, (Arriving(2, 8.0), Arriving(1, 58.0)), TOLD, True, id="counted-down"),
-        pytest.param(2, (Arriving(2, 8.9), Arriving(1, 57.2)), TOLD, True, id="nearly-so"),
-        pytest.param(2, COMING, TOLD, False, id="later-than-was-said"),
-        pytest.param(3, (Arriving(2, 7.0), Arriving(1, 57.0)), TOLD, False, id="again-after-3-s"),
-        pytest.param(0, (Arriving(3, 10.0), COMING[1]), TOLD, False, id="one-more"),
-        pytest.param(0, COMING[:1], TOLD, False, id="a-row-less"),
-        pytest.param(0, (), TOLD, False, id="none-any-more"),
-        pytest.param(0, COMING, dataclasses.replace(TOLD, policy="b"), False, id="policy"),
-        pytest.param(0, COMING, dataclasses.replace(TOLD, decisions=()), False, id="decision"),
-        pytest.param(2, COMING, dataclasses.replace(TOLD, message="4"), False, id="not-counted"),
-    ],
+@table(
+    "later_s, arriving, told, is_still",
+    the_same=(0, COMING, TOLD, True),
+    counted_down=(2, (Arriving(2, 8.0), Arriving(1, 58.0)), TOLD, True),
+    nearly_so=(2, (Arriving(2, 8.9), Arriving(1, 57.2)), TOLD, True),
+    later_than_was_said=(2, COMING, TOLD, False),
+    again_after_3_s=(3, (Arriving(2, 7.0), Arriving(1, 57.0)), TOLD, False),
+    one_more=(0, (Arriving(3, 10.0), COMING[1]), TOLD, False),
+    a_row_less=(0, COMING[:1], TOLD, False),
+    none_any_more=(0, (), TOLD, False),
+    policy=(0, COMING, dataclasses.replace(TOLD, policy="b"), False),
+    decision=(0, COMING, dataclasses.replace(TOLD, decisions=()), False),
+    not_counted=(2, COMING, dataclasses.replace(TOLD, message="4"), False),
 )
 def test_what_is_told_again(
     later_s: float, arriving: tuple[Arriving, ...], told: Told, is_still: bool
@@ -36,17 +35,15 @@ def test_what_is_told_again(
     assert is_still is SentPlans(COMING, TOLD, 100.0).holds(arriving, told, 100.0 + later_s)
 
 
-@pytest.mark.parametrize(
-    ("later_s", "told", "is_still"),
-    [
-        pytest.param(59, TOLD, True, id="nothing-new"),
-        pytest.param(60, TOLD, False, id="after-a-minute-in-any-case"),
-        pytest.param(4.9, dataclasses.replace(TOLD, message="4"), True, id="words-wait"),
-        pytest.param(5.0, dataclasses.replace(TOLD, message="4"), False, id="but-not-for-long"),
-        pytest.param(5.0, dataclasses.replace(TOLD, workers=()), False, id="sentences-too"),
-        pytest.param(0.1, dataclasses.replace(TOLD, can_grow=2), False, id="it-may-grow-now"),
-        pytest.param(0.1, Told(), False, id="nothing-is-told-any-more"),
-    ],
+@table(
+    "later_s, told, is_still",
+    nothing_new=(59, TOLD, True),
+    after_a_minute_in_any_case=(60, TOLD, False),
+    words_wait=(4.9, dataclasses.replace(TOLD, message="4"), True),
+    but_not_for_long=(5.0, dataclasses.replace(TOLD, message="4"), False),
+    sentences_too=(5.0, dataclasses.replace(TOLD, workers=()), False),
+    it_may_grow_now=(0.1, dataclasses.replace(TOLD, can_grow=2), False),
+    nothing_is_told_any_more=(0.1, Told(), False),
 )
 def test_what_is_told_again_when_nobody_comes(later_s: float, told: Told, is_still: bool) -> None:
     assert is_still is SentPlans((), TOLD, 100.0).holds((), told, 100.0 + later_s)
