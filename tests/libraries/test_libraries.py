@@ -10,6 +10,7 @@ training cannot lose a worker (XGBoost, LightGBM) need no pin: who has data was 
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
 from collections.abc import Callable
@@ -158,6 +159,7 @@ class Turns:
             while not self.is_over:
                 self.works.set()
                 results.append(work(client, folder))
+                gc.collect()  # futures in cycles: their workers' addresses are still leased
                 self.followed.acquire()
         return results
 
