@@ -66,6 +66,11 @@ def mark(rows: Iterable[Row], page: str) -> str:
     return "" if all(is_current(row, page) for row in rows) else " †"
 
 
+def current(head: Sequence[str], rows: Sequence[Sequence[Any]], command: str) -> str:
+    """A table for the README, of rows that are current."""
+    return table(head, rows) if rows else f"None is of the present code: `{command}` measures it."
+
+
 def into_readme(name: str, lines: str) -> None:
     """Replace what stands between two markers in the README."""
     readme = ROOT / "README.md"

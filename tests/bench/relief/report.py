@@ -140,7 +140,7 @@ def readme(every: Sequence[Row]) -> str:
         for row in every
         if key(row) == (newest, *shown) and pages.is_current(row, "relief")
     ]
-    return table(["load", "stock", "with the agent"], lines)
+    return pages.current(["load", "stock", "with the agent"], lines, "make bench-relief")
 
 
 def main() -> None:

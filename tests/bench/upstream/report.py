@@ -10,7 +10,7 @@ from statistics import median
 
 from upstream.workloads import WORKLOADS
 
-from bench.pages import FOLDER, OLD, Row, into_readme, is_current, mark, pyplot, table
+from bench.pages import FOLDER, OLD, Row, current, into_readme, is_current, mark, pyplot, table
 from bench.pages import read as read_rows
 
 Runs = dict[str, dict[str, list[Row]]]
@@ -128,8 +128,11 @@ def readme(runs: Runs) -> str:
                 ]
             cells += texts
         lines.append([*cells, str(len(sides[1]))])
-    head = "workload", "makespan, upstream", "ours", "worker-seconds, upstream", "ours"
-    return table([*head, "redone, upstream", "ours", "runs"], lines)
+    head = [
+        "workload", "makespan, upstream", "ours", "worker-seconds, upstream", "ours",
+        "redone, upstream", "ours", "runs",
+    ]  # fmt: skip
+    return current(head, lines, "make bench-upstream")
 
 
 def draw(runs: Runs, path: Path) -> None:
