@@ -26,6 +26,7 @@ from dask_adaptive.controller.certificate import (
 )
 from dask_adaptive.controller.metrics import Metrics
 from dask_adaptive.kube.api import KubeApi
+from support.certificates import Authority, secret
 from support.kube_bodies import pod
 from support.kube_operator import running, until
 from support.kube_server import ROOT, Kubectl
@@ -122,16 +123,9 @@ async def scene(api: KubeApi, kubectl: Kubectl) -> AsyncIterator[Scene]:
         yield made
 
 
-def trusted(**how: Any) -> dict[str, str]:
+def trusted(key_type: trustme.KeyType = trustme.KeyType.RSA) -> dict[str, str]:
     """What people, or cert-manager, would write into the Secret."""
-    authority = trustme.CA(key_type=how.pop("key_type", trustme.KeyType.RSA))
-    pair = authority.issue_cert(how.pop("host", HOST), **how)
-    parts = {
-        "tls.crt": b"".join(blob.bytes() for blob in pair.cert_chain_pems),
-        "tls.key": pair.private_key_pem.bytes(),
-        "ca.crt": authority.cert_pem.bytes(),
-    }
-    return {name: base64.b64encode(text).decode() for name, text in parts.items()}
+    return dict(secret(SECRET, Authority(key_type).tls())["data"])
 
 
 async def test_an_empty_secret_is_filled_and_its_authority_trusted(scene: Scene) -> None:
@@ -242,7 +236,7 @@ async def test_a_given_certificate_is_served_and_followed(api: KubeApi, kubectl:
         await scene.works()
         given = scene.data
         for key_type in (trustme.KeyType.ECDSA, trustme.KeyType.RSA):
-            scene.fill(trusted(key_type=key_type))
+            scene.fill(trusted(key_type))
             await scene.looks()
             assert {scene.data["ca.crt"]} == scene.bundles()
             await scene.works()

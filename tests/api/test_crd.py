@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 import uuid
@@ -27,7 +28,7 @@ from dask_adaptive.model.recycle import GroupRecycle, MemoryLimit
 from dask_adaptive.model.spec import Problem
 from support.kube_bodies import policy
 from support.kube_server import ROOT, Kubectl
-from support.policies import TAKEN, WRONG, spec
+from support.policies import FULL, TAKEN, WRONG, changed, spec
 from support.tables import table
 
 EXAMPLES = sorted((ROOT / "manifests/examples").glob("*.yaml"))
@@ -113,9 +114,6 @@ def test_the_server_and_the_model_read_the_same(
     assert parse_policy(spec(written)) == parse_policy(create(spec(written)))
 
 
-FULL = yaml.safe_load((ROOT / "manifests/examples/full-policy.yaml").read_text())["spec"]
-
-
 def fields(node: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """Each field, object and entry of the full example but Dask's configuration, of which the API
     server knows nothing."""
@@ -135,19 +133,6 @@ ODD = [
     "*a*", "etl-default", "0 2 * * *", "UTC", "2026-01-31T18:00:00Z", "2026-01-31",
     "2026-01-31 18:00:00Z", [], ["x"], [1, 1], [None], {}, {"x": 1}, {"name": "x"}, "drop",
 ]  # fmt: skip
-
-
-def changed(node: Any, path: tuple[Any, ...], value: Any) -> Any:
-    """A copy with another value; `drop`: without it."""
-    head, *rest = path
-    copy = node.copy()
-    if rest:
-        copy[head] = changed(node[head], tuple(rest), value)
-    elif value == "drop":
-        del copy[head]
-    else:
-        copy[head] = value
-    return copy
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
@@ -288,7 +273,7 @@ def test_examples_are_accepted(kubectl: Kubectl, path: Any) -> None:
 def test_the_full_example_names_every_field(kubectl: Kubectl) -> None:
     crd = kubectl.json("get", "crd", "adaptivepolicies.dask-adaptive.dev")
     schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
-    full = yaml.safe_load((ROOT / "manifests/examples/full-policy.yaml").read_text())["spec"]
+    full = copy.deepcopy(FULL)
 
     def is_closed(node: dict[str, Any]) -> bool:
         return "properties" in node and not node.get("x-kubernetes-preserve-unknown-fields")

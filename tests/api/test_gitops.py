@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +11,7 @@ import yaml
 from dask_adaptive.controller.certificate import CertificateKeeper, WebhookSettings
 from dask_adaptive.controller.metrics import Metrics
 from dask_adaptive.kube.api import KubeApi
-from support.kube_server import CHART, IMAGE, Kubectl, binary, rendered
+from support.kube_server import CHART, IMAGE, Kubectl, rendered
 
 #: kubectl's own memory of what it applied.
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
@@ -33,12 +32,7 @@ class Release:
         self.words = ("--set", f"crds.install=false,{mine}")
 
     def helm(self, *words: str) -> str:
-        where = ("--kubeconfig", self.kubectl.kubeconfig, "--namespace", self.name)
-        done = subprocess.run(
-            [binary("helm"), *words, *where], capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        return self.kubectl(*words, program="helm")
 
     def install(self) -> None:
         self.helm("upgrade", "--install", self.name, str(CHART), *self.words)

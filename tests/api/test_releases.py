@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
 import uuid
 from collections.abc import Iterator
 
@@ -24,20 +23,13 @@ class Releases:
     def __init__(self, admin: Kubectl) -> None:
         self.admin, self._made = admin, list[tuple[str, str]]()
 
-    def helm(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [binary("helm"), "--kubeconfig", self.admin.kubeconfig, *words],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-
     def install(self, name: str, namespace: str, *sets: str) -> str:
         """What Helm says against it; empty if it is installed."""
         # Nobody would answer a webhook here, and pods of other tests would wait for it.
         values = ["image.repository=x", "webhook.enabled=false", *sets]
         words = [word for value in values for word in ("--set", value)]
-        done = self.helm("install", name, str(CHART), "--namespace", namespace, *words)
+        words = ["install", name, str(CHART), "--namespace", namespace, *words]
+        done = self.admin.run(*words, program="helm")
         if done.returncode == 0:
             self._made.append((name, namespace))
         return done.stderr if done.returncode else ""
@@ -46,8 +38,8 @@ class Releases:
         while self._made:
             name, namespace = self._made.pop()
             # The hook's Job would never end.
-            done = self.helm("uninstall", name, "--namespace", namespace, "--no-hooks")
-            assert done.returncode == 0, done.stderr
+            words = ("uninstall", name, "--namespace", namespace, "--no-hooks")
+            self.admin(*words, program="helm")
 
 
 @pytest.fixture

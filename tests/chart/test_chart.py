@@ -268,16 +268,19 @@ def rights(*words: str) -> set[tuple[str, str]]:
     return {(verb, what) for r in rules for verb in r["verbs"] for what in r["resources"]}
 
 
-def test_whether_pods_get_hints_is_passed_on() -> None:
-    spec = pod_spec("--set", "hints.enabled=false")
-    assert "false" == env(spec)["DASK_ADAPTIVE_HINTS"]
-    assert "DASK_ADAPTIVE_HINTS" not in env(pod_spec())
+@pytest.mark.parametrize(
+    ("value", "name", "usual", "given"),
+    [
+        ("hints.enabled=false", "HINTS", None, "false"),
+        ("webhook.terminationGracePeriodSeconds=60", "WORKER_GRACE", "300", "60"),
+        ("controllerName=b", "CONTROLLER_NAME", "dask-adaptive", "b"),
+        ("adopt=Never", "ADOPT", "Annotated", "Never"),
+    ],
+)
+def test_what_is_passed_on(value: str, name: str, usual: str | None, given: str) -> None:
+    every = [env(pod_spec(*words)) for words in ((), ("--set", value))]
 
-
-def test_the_grace_period_of_workers_is_passed_on() -> None:
-    assert "300" == env(pod_spec())["DASK_ADAPTIVE_WORKER_GRACE"]
-    words = ("--set", "webhook.terminationGracePeriodSeconds=60")
-    assert "60" == env(pod_spec(*words))["DASK_ADAPTIVE_WORKER_GRACE"]
+    assert [usual, given] == [told.get(f"DASK_ADAPTIVE_{name}") for told in every]
 
 
 def test_before_it_goes_the_chart_tidies_up() -> None:
@@ -364,13 +367,6 @@ def test_cert_manager_is_asked_for_what_the_api_server_calls() -> None:
     assert not [kind for kind, _ in theirs if kind == "Issuer"]
 
 
-def test_one_of_the_three_ways_not_two() -> None:
-    with pytest.raises(subprocess.CalledProcessError) as refused:
-        helm_template(*CERT_MANAGER, *GIVEN)
-
-    assert "exclude each other" in refused.value.stderr
-
-
 def test_without_the_webhook_there_is_nothing_of_it() -> None:
     objects = rendered("--set", "webhook.enabled=false")
 
@@ -381,14 +377,6 @@ def test_without_the_webhook_there_is_nothing_of_it() -> None:
     assert not {("get", "daskclusters"), ("get", "daskworkergroups")} & rights(
         "--set", "webhook.enabled=false"
     )
-
-
-def test_which_policies_and_autoscalers_are_served_is_passed_on() -> None:
-    named = env(pod_spec("--set", "controllerName=b"))
-    assert "b" == named["DASK_ADAPTIVE_CONTROLLER_NAME"]
-    assert "dask-adaptive" == env(pod_spec())["DASK_ADAPTIVE_CONTROLLER_NAME"]
-    assert "Annotated" == env(pod_spec())["DASK_ADAPTIVE_ADOPT"]
-    assert "Never" == env(pod_spec("--set", "adopt=Never"))["DASK_ADAPTIVE_ADOPT"]
 
 
 @pytest.mark.parametrize(("replicas", "budgets"), [(1, 0), (2, 1)])

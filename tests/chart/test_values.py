@@ -247,6 +247,10 @@ def test_an_image_is_needed_and_the_refusal_says_how_to_get_one() -> None:
         ({"image": {"repository": "registry.example.com/x@sha256:0"}}, "image.digest"),
         ({"imagePullSecrets": ["mine"]}, "write {name: mine}"),
         (
+            {"certificates": {"certManager": {"enabled": True}, "existingSecret": "mine"}},
+            "exclude each other",
+        ),
+        (
             {"watch": {"namespaces": ["a"], "namespaceSelector": {"matchLabels": {"a": "b"}}}},
             "exclude each other",
         ),

@@ -29,11 +29,7 @@ async def _in_a_notebook(c: LiveCluster, line: str) -> None:
 async def test_adapt_from_a_notebook_is_served_by_us_and_given_back(start: Start) -> None:
     c = await start(policy=None, annotations={f"{NOTE}/adopt": "true"})
     await _in_a_notebook(c, "cluster.adapt(minimum=0, maximum=2)")
-
-    async def is_ours() -> bool:
-        return (await c.condition("Ready"))[0] == "True"
-
-    await c.until(is_ours, "a policy serves it")
+    await c.until_ready()
     policy = await c.policy()
     assert (0, 2) == (policy["spec"]["minReplicas"], policy["spec"]["maxReplicas"])
     rest_until = await c.kubectl(

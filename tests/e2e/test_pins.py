@@ -10,7 +10,6 @@ from distributed import Event
 from support.e2e_cluster import Start
 from support.e2e_objects import autoscaler
 from support.e2e_tasks import shuffled
-from support.e2e_tools import dask_adaptive
 
 PIN = "dask-adaptive.dev/pin"
 
@@ -28,9 +27,9 @@ async def test_a_pinned_worker_is_the_last_to_stay_and_explain_says_why(start: S
     assert {keep} == await c.connected()
     assert 1 == (await c.status())["pinned"]
     assert ["manual"] == [row["source"] for row in (await c.status())["heldBy"]]
-    said = await dask_adaptive(c, "explain", f"pod/{pod}")
+    said = await c.dask_adaptive("explain", f"pod/{pod}")
     assert "Pinned: pinned by annotation (a long debugging session" in said
-    answer = json.loads(await dask_adaptive(c, "explain", c.name, "-o", "json"))
+    answer = json.loads(await c.dask_adaptive("explain", c.name, "-o", "json"))
     assert ["manual"] == [pin["source"] for pin in answer["pins"]]
 
     await c.kubectl("annotate", "pod", pod, f"{PIN}-")

@@ -145,11 +145,8 @@ async def test_a_quota_of_the_namespace_is_not_run_against(start: Start) -> None
     await c.until(is_counted, "the quota's controller has counted the scheduler")
     futures = c.client.map(held, range(40), event="go", pure=False)
 
-    async def says_so() -> bool:
-        return await c.condition("ScalingLimited") == ("True", "QuotaExceeded")
-
     await c.until_connected(2)
-    await c.until(says_so, "the condition says why")
+    await c.until_condition("ScalingLimited", "True", "QuotaExceeded")
     assert "team" in str((await c.status())["conditions"])
     assert 2 == len(await c.deployments())  # nothing was asked for in vain
     await Event("go", c.client).set()

@@ -12,7 +12,6 @@ import dask.config
 from dask_adaptive_agent import __version__
 from support.e2e_cluster import LiveCluster, Start
 from support.e2e_tasks import ranked, result
-from support.e2e_tools import dask_adaptive
 from support.kube_server import Kubectl
 
 INJECT, INJECTED = "dask-adaptive.dev/inject", "dask-adaptive.dev/injected"
@@ -28,13 +27,10 @@ async def test_in_a_namespace_that_refuses_the_agent_only_the_minimum_is_kept(
     assert INJECTED not in (await c.scheduler_pod())["metadata"].get("annotations", {})
     await c.govern(minReplicas=2)
 
-    async def is_refused() -> bool:
-        return ("False", "InjectionRefused") == await c.condition("Injected")
-
     async def are_kept() -> bool:
         return 2 == await c.replicas()
 
-    await c.until(is_refused, "the condition Injected says why")
+    await c.until_condition("Injected", "False", "InjectionRefused")
     assert ("False", "InjectionRefused") == await c.condition("Ready")
     await c.until(are_kept, "as many as minReplicas")
     await c.edit(minReplicas=0)
@@ -51,13 +47,10 @@ async def test_a_scheduler_that_is_gone_takes_no_worker_with_it_and_no_pin(start
     await c.close()
     await c.kubectl("scale", "deployment", "c-scheduler", "--replicas=0")
 
-    async def is_noticed() -> bool:
-        return await c.condition("SchedulerConnected") == ("False", "SchedulerUnreachable")
-
     async def are_there() -> bool:
         return (workers, 2) == (await c.deployments(), await c.replicas())
 
-    await c.until(is_noticed, "SchedulerConnected is False")
+    await c.until_condition("SchedulerConnected", "False", "SchedulerUnreachable")
     await c.edit(minReplicas=0)
     await c.throughout(8.0, are_there, "the workers are untouched for four times idleTimeout")
 
@@ -68,11 +61,7 @@ async def test_a_scheduler_that_is_gone_takes_no_worker_with_it_and_no_pin(start
     await c.until_connected(2)
     assert workers == await c.deployments()
     assert session != (await c.observe()).session
-
-    async def is_pinned_again() -> bool:
-        return any(w.pins for w in (await c.observe()).workers if w.name == keep)
-
-    await c.until(is_pinned_again, "the new scheduler's agent knows of the pin")
+    await c.until(lambda: c.is_pinned(keep), "the new scheduler's agent knows of the pin")
     assert ("True", "Reconciled") == await c.condition("Injected")
     futures = c.client.map(result, range(8), seconds=0.5, pure=False)
     assert 8 == len(await c.client.gather(futures))
@@ -86,7 +75,7 @@ async def test_a_scheduler_that_is_gone_takes_no_worker_with_it_and_no_pin(start
     await c.kubectl("delete", "pod", await c.pod_of(keep), "--wait=false")
     await c.kubectl("annotate", "deployment", keep, f"{PIN}-")
     await c.until_settled(0)
-    assert [] == json.loads(await dask_adaptive(c, "explain", c.name, "-o", "json"))["pins"]
+    assert [] == json.loads(await c.dask_adaptive("explain", c.name, "-o", "json"))["pins"]
 
 
 def worker_ttl(value: str) -> dict[str, Any]:
@@ -110,13 +99,6 @@ async def until_state(c: LiveCluster, name: str, state: str) -> None:
     await c.until(is_so, f"relief {name} is {state}")
 
 
-async def until_configured(c: LiveCluster, status: str, reason: str) -> None:
-    async def is_so() -> bool:
-        return await c.condition("SchedulerConfigured") == (status, reason)
-
-    await c.until(is_so, f"SchedulerConfigured is {status}, {reason}")
-
-
 async def test_reliefs_and_configuration_are_what_the_policy_says_and_some_change_live(
     start: Start,
 ) -> None:
@@ -136,21 +118,21 @@ async def test_reliefs_and_configuration_are_what_the_policy_says_and_some_chang
     assert {"pickling=Shared", "clientInfo=Disabled"} == set(env["DASK_ADAPTIVE_RELIEF"].split(","))
     await until_state(c, "pickling", "Active")
     assert "Disabled" == (await states(c))["clientInfo"]
-    await until_configured(c, "True", "Reconciled")
+    await c.until_condition("SchedulerConfigured", "True", "Reconciled")
 
     # Large, the same for all tasks, and of a class that costs: what sharing is for.
     paths = [PurePosixPath("/data") / f"{i:06d}.parquet" for i in range(2_000)]
     futures = c.client.map(partial(ranked, paths), range(200), pure=False)
     assert [str(paths[i]) for i in range(200)] == await c.client.gather(futures)
     assert (200, 200, 0) == await c.counts()
-    said = await dask_adaptive(c, "explain", "c")
+    said = await c.dask_adaptive("explain", "c")
     assert "pickling" in said
     assert "ranked" in said  # what it has cost to serialize, by function
 
     scheduler["relief"]["pickling"], scheduler["config"] = "Disabled", worker_ttl("20m")
     await c.edit(scheduler=scheduler)
     await until_state(c, "pickling", "Disabled")
-    await until_configured(c, "False", "PendingRestart")
+    await c.until_condition("SchedulerConfigured", "False", "PendingRestart")
     assert session == (await c.observe()).session
     assert pod["metadata"]["uid"] == (await c.scheduler_pod())["metadata"]["uid"]
 
@@ -158,7 +140,7 @@ async def test_reliefs_and_configuration_are_what_the_policy_says_and_some_chang
     del futures
     await c.close()
     await c.kubectl("delete", "pod", pod["metadata"]["name"])
-    await until_configured(c, "True", "Reconciled")
+    await c.until_condition("SchedulerConfigured", "True", "Reconciled")
     await c.open()
     assert "20m" == await in_scheduler(c, TTL)
     assert "Disabled" == (await states(c))["pickling"]

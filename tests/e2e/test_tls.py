@@ -11,7 +11,6 @@ from dask_adaptive_agent import pinned
 from support.certificates import Authority, secret
 from support.e2e_cluster import LiveCluster, Start
 from support.e2e_tasks import result
-from support.e2e_tools import dask_adaptive
 from support.kube_server import Kubectl
 
 NAME = "dask-tls"
@@ -38,7 +37,7 @@ async def test_workers_come_and_go_pins_hold_and_pods_hand_over(
     kept = max(await c.connected())
     async with pinned(kept, client=c.client, reason="from code"):
         await c.until(lambda: _only(c, kept), "the other one leaves, the pinned one stays")
-        assert "from code" in await dask_adaptive(c, "explain", f"worker/{kept}")
+        assert "from code" in await c.dask_adaptive("explain", f"worker/{kept}")
         await c.edit(minReplicas=2)
         await c.until_connected(2)
     here = {"workers": [await c.address_of(kept)], "pure": False}

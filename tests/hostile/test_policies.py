@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import HealthCheck, Phase, event, given, settings
 from hypothesis import strategies as st
 
@@ -18,7 +17,7 @@ from dask_adaptive.model.recycle import Use
 from dask_adaptive.model.windows import is_open, turns_at
 from dask_adaptive.planner.number.idle_time import in_numbers
 from dask_adaptive.planner.plan import plan
-from support.kube_server import ROOT
+from support.policies import schema_of
 from support.worlds import GPU, GROUP, NOW, busy, cluster, dated, group_of, pending, watched, worker
 
 CASES = int(os.environ.get("HOSTILE_CASES", "100"))
@@ -32,14 +31,6 @@ DAY_S = 86_400.0
 AT = 1_790_000_000.0
 
 Schema = dict[str, Any]
-
-
-def spec_of(crd: str) -> Schema:
-    (version,) = yaml.safe_load((ROOT / f"manifests/crds/{crd}.yaml").read_text())["spec"][
-        "versions"
-    ]
-    found: Schema = version["schema"]["openAPIV3Schema"]["properties"]["spec"]
-    return found
 
 
 DURATIONS = st.sampled_from(
@@ -159,7 +150,7 @@ def nested(depth: int, key: str) -> dict[str, Any]:
     return {"a": value}
 
 
-SPECS = values(spec_of("adaptivepolicies"))
+SPECS = values(schema_of("adaptivepolicies"))
 
 
 def understood(spec: dict[str, Any]) -> tuple[Policy, int]:
@@ -216,7 +207,7 @@ def test_every_policy_is_refused_or_planned_with_soon(spec: Any, days: float) ->
 
 @pytest.mark.parametrize("crd", ["adaptivepolicies", "adaptivebudgets"])
 def test_all_that_a_tenant_writes_has_bounds(crd: str) -> None:
-    assert [] == list(unbounded(spec_of(crd), "spec"))
+    assert [] == list(unbounded(schema_of(crd), "spec"))
 
 
 def unbounded(schema: Schema, path: str) -> Iterator[str]:

@@ -14,8 +14,7 @@ import pytest
 from dask_adaptive.loop.ports import PlatformError
 from dask_adaptive.model.observed import ManualPin, SchedulerWorker
 from support.stage import Machines, Stage, Start
-from support.tasks import slow
-from support.wearing import where
+from support.tasks import slow, where
 
 
 @pytest.mark.parametrize(

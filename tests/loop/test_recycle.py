@@ -15,7 +15,7 @@ from dask_adaptive.loop.status import ABLE_TO_SCALE
 from dask_adaptive.model.observed import ManualPin
 from dask_adaptive.model.reason import Reason
 from support.stage import Stage, Start
-from support.wearing import break_process, fragile, leak, where
+from support.tasks import break_process, fragile, leak, where
 
 #: All workers may be out of service at once: the quota is what a test is about, not the budget.
 ANY: dict[str, Any] = {"budgets": [{"workers": "100%"}]}

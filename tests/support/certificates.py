@@ -17,8 +17,8 @@ PAST = datetime.now(UTC) - timedelta(days=2)
 class Authority:
     """Signs for schedulers, workers and clients alike, as Dask has it."""
 
-    def __init__(self) -> None:
-        self._ca = trustme.CA()
+    def __init__(self, key_type: trustme.KeyType = trustme.KeyType.ECDSA) -> None:
+        self._ca = trustme.CA(key_type=key_type)
         self.pem = self._ca.cert_pem.bytes().decode()
 
     def tls(self, *, expired: bool = False, trusted: Authority | None = None) -> Tls:

@@ -7,6 +7,7 @@ import inspect
 import json
 import re
 import subprocess
+import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
@@ -146,6 +147,15 @@ class LiveCluster:
         patch = json.dumps([op])
         await self.kubectl("patch", "daskworkergroup", self.group, "--type=json", "--patch", patch)
 
+    async def dask_adaptive(self, *words: str) -> str:
+        """Output of our own command line, as people run it, in the cluster's namespace."""
+        command = [sys.executable, "-m", "dask_adaptive.cli.main", *words, "-n", self.namespace]
+        done = await asyncio.to_thread(
+            subprocess.run, command, capture_output=True, text=True, check=False
+        )
+        assert 0 == done.returncode, f"dask-adaptive {' '.join(words)}: {done.stderr}"
+        return done.stdout
+
     # What is so.
 
     async def policy(self) -> Json:
@@ -266,6 +276,12 @@ class LiveCluster:
             return (await self.condition("Ready"))[0] == "True"
 
         await self.until(is_ready, "the policy is Ready")
+
+    async def until_condition(self, kind: str, status: str, reason: str) -> None:
+        async def is_so() -> bool:
+            return (status, reason) == await self.condition(kind)
+
+        await self.until(is_so, f"{kind} is {status}, {reason}")
 
     async def until_connected(self, count: int) -> None:
         async def is_there() -> bool:

@@ -46,11 +46,9 @@ def dask_cluster(
 def change_workers(
     pod: dict[str, Any],
     *,
-    image: str | None = None,
     requests: dict[str, str] | None = None,
     node: str | None = None,
     args: Sequence[str] = (),
-    env: Mapping[str, str] | None = None,
     in_shell: bool = False,
     **fields: Any,
 ) -> None:
@@ -60,10 +58,6 @@ def change_workers(
     if in_shell:  # which passes no signal on
         command = " ".join(pod["containers"][0]["args"])
         pod["containers"][0] |= {"command": ["sh", "-c"], "args": [f"true; {command}; true"]}
-    if env:
-        pod["containers"][0]["env"] = [{"name": name, "value": env[name]} for name in env]
-    if image:
-        pod["containers"][0]["image"] = image
     if requests:
         pod["containers"][0]["resources"]["requests"] |= requests
     if node:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from typing import Any
 
 from dask_adaptive.controller.lease import LEASE_NAMESPACE, lease_name
 from dask_adaptive.model.policy import DEFAULT_CONTROLLER
-from support.kube_server import CHART, Kubectl, binary
+from support.kube_server import CHART, Kubectl
 
 #: What an uninstalled release leaves, as `Release.leftovers` names it.
 STAYS = {
@@ -33,17 +32,7 @@ class Release:
         self._values = self.helm("get", "values", self.name, "--output", "json")
 
     def helm(self, *words: str, stdin: str | None = None) -> str:
-        """Output of a command that must succeed."""
-        scope = ["--kubeconfig", self._admin.kubeconfig, "--namespace", self.namespace]
-        done = subprocess.run(
-            [binary("helm"), *words, *scope],
-            input=stdin,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, f"helm {' '.join(words)}: {done.stdout}{done.stderr}"
-        return done.stdout
+        return self.kubectl(*words, stdin=stdin, program="helm")
 
     def install(self, *more: str) -> None:
         """Install or upgrade with the values found at first, and `more`."""

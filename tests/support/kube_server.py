@@ -102,7 +102,7 @@ def upstream_crds() -> list[Path]:
 
 
 class Kubectl:
-    """kubectl against one server, optionally in one namespace."""
+    """kubectl, or helm, against one server, optionally in one namespace."""
 
     def __init__(self, kubeconfig: str, namespace: str = "") -> None:
         self.kubeconfig, self.namespace = kubeconfig, namespace
@@ -110,20 +110,22 @@ class Kubectl:
     def within(self, namespace: str) -> Kubectl:
         return Kubectl(self.kubeconfig, namespace)
 
-    def run(self, *words: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *words: str, stdin: str | None = None, program: str = "kubectl"
+    ) -> subprocess.CompletedProcess[str]:
         scope = ["--namespace", self.namespace] if self.namespace else []
         return subprocess.run(
-            [binary("kubectl"), "--kubeconfig", self.kubeconfig, *scope, *words],
+            [binary(program), "--kubeconfig", self.kubeconfig, *scope, *words],
             input=stdin,
             capture_output=True,
             text=True,
             check=False,
         )
 
-    def __call__(self, *words: str, stdin: str | None = None) -> str:
+    def __call__(self, *words: str, stdin: str | None = None, program: str = "kubectl") -> str:
         """Output of a command that must succeed."""
-        done = self.run(*words, stdin=stdin)
-        assert done.returncode == 0, f"kubectl {' '.join(words)}: {done.stderr}"
+        done = self.run(*words, stdin=stdin, program=program)
+        assert done.returncode == 0, f"{program} {' '.join(words)}: {done.stdout}{done.stderr}"
         return done.stdout
 
     def json(self, *words: str) -> Any:

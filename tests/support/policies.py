@@ -12,6 +12,13 @@ from typing import Any
 
 import yaml
 
+from support.kube_server import ROOT
+
+#: The example that names every field.
+FULL: dict[str, Any] = yaml.safe_load((ROOT / "manifests/examples/full-policy.yaml").read_text())[
+    "spec"
+]
+
 LEAST: dict[str, Any] = {"clusterRef": {"name": "etl"}, "maxReplicas": 5}
 
 _UP = "behavior.scaleUp"
@@ -188,6 +195,28 @@ TAKEN = [
     " logging: {distributed.scheduler: debug}, comm: {compression: None}},"
     " distributed.scheduler.blocked-handlers: [a, {b: [1]}], jobqueue: {}}}",
 ]
+
+
+def schema_of(crd: str) -> dict[str, Any]:
+    """Of a spec, as the CRD has it."""
+    (version,) = yaml.safe_load((ROOT / f"manifests/crds/{crd}.yaml").read_text())["spec"][
+        "versions"
+    ]
+    found: dict[str, Any] = version["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    return found
+
+
+def changed(node: Any, path: tuple[Any, ...], value: Any) -> Any:
+    """A copy with another value at a path; `drop`: without it."""
+    if not path:
+        return value
+    head, *rest = path
+    copy = node.copy()
+    if value == "drop" and not rest:
+        del copy[head]
+    else:
+        copy[head] = changed(node[head], tuple(rest), value)
+    return copy
 
 
 def spec(written: str) -> dict[str, Any]:

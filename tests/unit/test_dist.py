@@ -51,10 +51,6 @@ def test_a_version_without_a_section_is_refused(dist: ModuleType, version: str) 
         dist.section(CHANGELOG, version)
 
 
-def test_the_chart_and_the_packages_have_one_version(dist: ModuleType) -> None:
-    assert len(dist.versions(ROOT)) == 1
-
-
 def commit(repository: Path, chart: str, package: str) -> None:
     """A repository of one commit with a chart and a package of these versions."""
     write(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -108,25 +107,6 @@ def test_filling_at_once_is_filling_one_by_one(
     plain = [c._replace(keep=0, guarantee=0, priority=0) for c in claims]
 
     assert one_by_one(plain, limits) == share(plain, limits)
-
-
-@given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from([1, 2])), max_size=4),
-       st.integers(1, 9))  # fmt: skip
-def test_no_other_division_of_equal_workers_is_fairer(
-    wants: list[tuple[int, int]], limit: int
-) -> None:
-    """Beside an exact solver: the poorest has most, then the second poorest, and so on."""
-    found = share([Contender((1.0,), want, weight=weight) for want, weight in wants], (limit,))
-
-    def fairness(division: Sequence[int]) -> list[float]:
-        return sorted(n / weight for n, (_, weight) in zip(division, wants, strict=True))
-
-    every = itertools.product(*(range(want + 1) for want, _ in wants))
-    most = sum(found)
-    best = max((fairness(d) for d in every if sum(d) == most), default=[])
-    # Whole workers: the one that makes no difference to the poorest may go to either.
-    assert fairness(found)[:1] == best[:1]
-    assert sum(found) == min(limit, sum(want for want, _ in wants))
 
 
 @table(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
@@ -21,6 +21,7 @@ from dask_adaptive.controller.visits import (
 )
 from dask_adaptive.kube.agent_config import Consent
 from dask_adaptive.kube.api import ApiUnreachable, KubeError
+from dask_adaptive.kube.cache.world import World
 from dask_adaptive.kube.objects import PolicyObject
 from dask_adaptive.kube.route import Routes
 from dask_adaptive.loop.one_pass import PassResult
@@ -101,6 +102,25 @@ def visitor(stage: Stage, body: dict[str, Any] | None = None, **more: Any) -> Vi
     world = ko.world_of(body or ko.policy())
     (policy,) = world.all(PolicyObject)
     return Visitor(policy, world=world, composer=stage, metrics=Metrics(), **more)
+
+
+@contextlib.asynccontextmanager
+async def visiting(
+    world: World, composer: Any, metrics: Metrics | None = None, **how: Any
+) -> AsyncIterator[Visits]:
+    """Visits of the policies of a world, while the context is open."""
+    told = metrics or Metrics()
+
+    def make(policy: PolicyObject) -> Visitor:
+        return Visitor(policy, world=world, composer=composer, metrics=told, **how)
+
+    visits = Visits(world, make, controller="dask-adaptive", metrics=told)
+    running = asyncio.create_task(visits.run())
+    try:
+        yield visits
+    finally:
+        running.cancel()
+        await asyncio.wait_for(asyncio.gather(running, return_exceptions=True), 5.0)
 
 
 async def test_a_failed_pass_is_reported_and_what_is_so_again_afterwards() -> None:
@@ -203,20 +223,13 @@ async def test_a_visit_survives_what_fails_outside_of_its_pass() -> None:
 async def test_a_task_that_ends_by_itself_is_logged_and_begun_anew(
     where: str, error: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
-    stage, world = Failing(where, error=error), ko.world_of(ko.policy())
-
-    def make(policy: PolicyObject) -> Visitor:
-        return Visitor(policy, world=world, composer=stage, metrics=Metrics())
-
-    visits = Visits(world, make, controller="dask-adaptive", metrics=Metrics())
-    running = asyncio.create_task(visits.run())
-    await until(lambda: stage.passes and not stage.names)
-    before = stage.passes
-    await asyncio.sleep(SHORTEST_REST_S)
-    visits.on_change(ko.KEY)
-    await until(lambda: stage.passes > before)
-    running.cancel()
-    await asyncio.wait_for(asyncio.gather(running, return_exceptions=True), 5.0)
+    stage = Failing(where, error=error)
+    async with visiting(ko.world_of(ko.policy()), stage) as visits:
+        await until(lambda: stage.passes and not stage.names)
+        before = stage.passes
+        await asyncio.sleep(SHORTEST_REST_S)
+        visits.on_change(ko.KEY)
+        await until(lambda: stage.passes > before)
 
     (record,) = caplog.records
     assert "ns/etl" in record.getMessage()
@@ -243,30 +256,20 @@ class Hanging(Stage):
 async def test_a_policy_that_is_visited_no_more_is_not_ready(
     passes: int, later_s: float, overdue: bool
 ) -> None:
-    stage, world, metrics, now = (
-        Hanging(*[result()] * passes),
-        ko.world_of(ko.policy()),
-        Metrics(),
-        0.0,
-    )
+    stage, metrics, now = Hanging(*[result()] * passes), Metrics(), 0.0
+    world = ko.world_of(ko.policy())
+    async with visiting(world, stage, metrics, clock=lambda: now) as visits:
+        watching = asyncio.create_task(visits.watch())
+        await until(lambda: len(stage.generations) == passes and not stage.script)
+        await asyncio.sleep(0.05)
+        now = later_s
+        await visits.look()
 
-    def make(policy: PolicyObject) -> Visitor:
-        return Visitor(policy, world=world, composer=stage, metrics=metrics, clock=lambda: now)
-
-    visits = Visits(world, make, controller="dask-adaptive", metrics=metrics)
-    running = asyncio.create_task(visits.run())
-    watching = asyncio.create_task(visits.watch())
-    await until(lambda: len(stage.generations) == passes and not stage.script)
-    await asyncio.sleep(0.05)
-    now = later_s
-    await visits.look()
-
-    assert overdue == metrics.registry.get_sample_value("dask_adaptive_overdue_policies")
-    told = [(c.type, c.status, c.reason) for c in stage.told if isinstance(c, Condition)]
-    assert [(READY, False, Reason.ACTION_FAILED)] * overdue == told
-    for task in (watching, running):
-        task.cancel()
-    await asyncio.wait_for(asyncio.gather(watching, running, return_exceptions=True), 5.0)
+        assert overdue == metrics.registry.get_sample_value("dask_adaptive_overdue_policies")
+        told = [(c.type, c.status, c.reason) for c in stage.told if isinstance(c, Condition)]
+        assert [(READY, False, Reason.ACTION_FAILED)] * overdue == told
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
     assert 0 == metrics.registry.get_sample_value("dask_adaptive_overdue_policies")
 
 
@@ -348,22 +351,14 @@ async def test_a_visitor_that_swallows_its_cancellation_holds_up_nobody() -> Non
     visited: list[str] = []
     first, second = ko.policy("first", "a"), ko.policy("second", "b")
     world = ko.world_of(first)
+    async with visiting(world, Stubborn(visited)) as visits:
+        world.listen(visits.on_change)
+        await until(lambda: visited == ["first"])
+        await asyncio.sleep(0)  # its pass has begun
 
-    def make(policy: PolicyObject) -> Visitor:
-        return Visitor(policy, world=world, composer=Stubborn(visited), metrics=Metrics())
-
-    visits = Visits(world, make, controller="dask-adaptive", metrics=Metrics())
-    world.listen(visits.on_change)
-    running = asyncio.create_task(visits.run())
-    await until(lambda: visited == ["first"])
-    await asyncio.sleep(0)  # its pass has begun
-
-    ko.take(world, "DELETED", first)
-    ko.take(world, "ADDED", second)
-    await until(lambda: visited == ["first", "second"], timeout_s=5.0)
-    running.cancel()
-    await asyncio.wait_for(asyncio.gather(running, return_exceptions=True), 5.0)
-    assert running.done()
+        ko.take(world, "DELETED", first)
+        ko.take(world, "ADDED", second)
+        await until(lambda: visited == ["first", "second"], timeout_s=5.0)
 
 
 class Late(Stubborn):
@@ -377,19 +372,12 @@ class Late(Stubborn):
 
 
 async def test_who_leads_no_longer_tells_of_no_cluster() -> None:
-    world, metrics, visited = ko.world_of(ko.policy()), Metrics(), list[str]()
-
-    def make(policy: PolicyObject) -> Visitor:
-        return Visitor(policy, world=world, composer=Late(visited), metrics=metrics)
-
-    visits = Visits(world, make, controller="dask-adaptive", metrics=metrics)
-    running = asyncio.create_task(visits.run())
-    await until(lambda: visited[1:] == ["passed"])
-    told = metrics.render()
-    visits.on_change(ko.KEY)
-    await asyncio.sleep(SHORTEST_REST_S + 0.2)  # the second pass has begun
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
+    metrics, visited = Metrics(), list[str]()
+    async with visiting(ko.world_of(ko.policy()), Late(visited), metrics) as visits:
+        await until(lambda: visited[1:] == ["passed"])
+        told = metrics.render()
+        visits.on_change(ko.KEY)
+        await asyncio.sleep(SHORTEST_REST_S + 0.2)  # the second pass has begun
 
     assert b'cluster="etl"' in told
     assert ["passed"] * 2 == visited[1:]

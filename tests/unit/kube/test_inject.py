@@ -82,24 +82,6 @@ def hook(body: dict[str, Any], at: int = 0) -> list[str]:
 
 
 @pytest.mark.parametrize("made", [scheduler, worker])
-def test_a_plain_pod_gets_a_note_and_a_scheduler_volume_and_preload(made: Any) -> None:
-    result = injected(made())
-
-    assert {"dask-adaptive.dev/injected": "1.0"} == result["metadata"]["annotations"]
-    if made is scheduler:
-        (volume,) = result["spec"]["volumes"]
-        (mount,) = container(result)["volumeMounts"]
-        assert {"name": "agent-cm", "defaultMode": 0o444} == volume["configMap"]
-        assert (MOUNT, True) == (mount["mountPath"], mount["readOnly"])
-        assert {PRELOAD: BOOT_PATH} == env(result)
-    else:
-        assert not result["spec"].get("volumes")
-        assert {POLLING: "600s", GRACE: "300"} == env(result)
-        assert ["/bin/sh", "-c", HOOK, "dask-adaptive", "30"] == hook(result)
-        assert 300 == result["spec"]["terminationGracePeriodSeconds"]
-
-
-@pytest.mark.parametrize("made", [scheduler, worker])
 def test_what_the_user_has_stays(made: Any) -> None:
     post = {"postStart": {"exec": {"command": ["true"]}}}
     mine = {

@@ -72,15 +72,6 @@ def test_a_decision_costs_four_writes_at_most(few: int, many: int) -> None:
     assert writes <= 4 * decisions, (decisions, Counter(fake.api.asked))
 
 
-def test_nothing_is_written_at_rest() -> None:
-    fake = Reported(2)
-    fake.steps(100)
-    before = fake.writes
-    fake.steps(100)
-
-    assert before == fake.writes
-
-
 news = st.builds(
     Event, st.sampled_from(EventType), st.sampled_from([Reason.BUSY, Reason.UNDERUTILIZED]),
     st.sampled_from(["idle for 1m", "idle for 2m", "x" * 900]),

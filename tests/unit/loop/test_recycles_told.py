@@ -12,8 +12,8 @@ from dask_adaptive.loop.conditions import conditions_of
 from dask_adaptive.loop.events import events_of_aborts, events_of_outcomes
 from dask_adaptive.loop.ports import EventType
 from dask_adaptive.loop.status import ABLE_TO_SCALE
-from dask_adaptive.loop.summary import Calendar, is_pressing, recycles, wants_meters
-from dask_adaptive.model.observed import Leaving, PlatformView, PlatformWorker
+from dask_adaptive.loop.summary import Calendar, is_pressing, recycles
+from dask_adaptive.model.observed import Leaving, PlatformView
 from dask_adaptive.model.plan import Cancel, Outcome, Plan, Restart
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
@@ -29,7 +29,6 @@ from dask_adaptive.model.recycle import (
 )
 from dask_adaptive.model.scaling import WorkerGroup
 from support.fake_cluster import EPOCH, W1, FakeCluster, completed
-from support.tables import table
 from support.worlds import GROUP, POLICY, busy, cluster, facts, pending
 
 SENTENCE = "21 of 20 runs"
@@ -132,28 +131,19 @@ def test_limits_are_said_in_each_pass_and_a_deaf_agent_stops_nothing() -> None:
     assert "no such pattern" in said.message
 
 
-def test_meters_are_asked_for_only_where_something_has_a_quota() -> None:
-    fake = FakeCluster(1, target=1)
-    fake.steps(1)
-    fake.steps(1, dataclasses.replace(POLICY, recycle=QUOTA))
-
-    assert [False, True] == fake.asked_meters
-
-
 QUOTA = Recycle(tasks=TaskQuota(max=20))
 
 
-@table(
-    "policy, worker_is, expected",
-    none=({}, {}, False),
-    policy=({"recycle": QUOTA}, {}, True),
-    group=({"worker_groups": (WorkerGroup("g", recycle=GroupRecycle(TaskLimit(9))),)}, {}, True),
-    deadline=({}, {"ends_at": 60.0}, True),
-)
-def test_who_has_a_quota(policy: dict[str, Any], worker_is: dict[str, Any], expected: bool) -> None:
-    view = PlatformView(workers=(PlatformWorker("w", "u", GROUP, 5.0, **worker_is),))
+def test_meters_are_asked_for_only_where_something_has_a_quota() -> None:
+    """A policy, a group of it, or a worker that has an end."""
+    fake = FakeCluster(1, target=1)
+    group = (WorkerGroup("g", recycle=GroupRecycle(TaskLimit(9))),)
+    for policy in ({}, {"recycle": QUOTA}, {"worker_groups": group}):
+        fake.steps(1, dataclasses.replace(POLICY, **policy))
+    fake.on_platform[W1] = {"ends_at": EPOCH + 3600.0}
+    fake.steps(1)
 
-    assert expected is wants_meters(view, dataclasses.replace(POLICY, **policy))
+    assert [False, True, True, True] == fake.asked_meters
 
 
 @pytest.mark.parametrize(

@@ -16,19 +16,6 @@ CONDITION = Condition("Ready", True, Reason.RECONCILED, "")
 GROUP = GroupRow("g", 4, 4, 4, 4, 0, Reason.RECONCILED, "")
 
 
-def test_workers_that_begin_and_end_tasks_cost_no_write_each() -> None:
-    fake = FakeCluster(2, target=2)
-    fake.step()
-    assert 1 == len(fake.statuses)
-
-    for second in range(1, int(STATUS_EVERY_S) + 1):
-        fake.occupy(1 + second % 2)
-        fake.step(after_s=1.0)
-        assert fake.last.again_in_s <= STATUS_EVERY_S - second or second == STATUS_EVERY_S
-
-    assert [0, 1 + STATUS_EVERY_S % 2] == [status.busy for status in fake.statuses]
-
-
 def test_that_workers_were_asked_for_is_told_by_an_event_and_a_little_later() -> None:
     fake = FakeCluster(1, target=1)
     fake.step()

@@ -60,8 +60,7 @@ from dask_adaptive.model.scaling import (
     WorkerGroup,
 )
 from dask_adaptive.model.scheduler_settings import ReliefChoices, SchedulerSettings, Setting
-from support.kube_server import ROOT
-from support.policies import LEAST, TAKEN, WRONG, spec
+from support.policies import FULL, LEAST, TAKEN, WRONG, changed, schema_of, spec
 
 
 def test_only_the_cluster_and_the_maximum_are_needed() -> None:
@@ -69,7 +68,6 @@ def test_only_the_cluster_and_the_maximum_are_needed() -> None:
 
 
 def test_every_field_is_read() -> None:
-    full = yaml.safe_load((ROOT / "manifests/examples/full-policy.yaml").read_text())["spec"]
     written = yaml.safe_load("""
         controllerName: team-a
         mode: Advise
@@ -159,7 +157,7 @@ def test_every_field_is_read() -> None:
         "team-a",
     )  # fmt: skip
 
-    assert full.keys() == written.keys() | LEAST.keys(), "a test on the API server compares the CRD"
+    assert FULL.keys() == written.keys() | LEAST.keys(), "a test on the API server compares the CRD"
     assert expected == parse_policy({**LEAST, **written})
 
 
@@ -218,11 +216,7 @@ def fields(schema: dict[str, Any], value: Any, path: tuple[Any, ...] = ()) -> It
         yield from fields(schema["items"], value[0], (*path, 0))
 
 
-(VERSION,) = yaml.safe_load((ROOT / "manifests/crds/adaptivepolicies.yaml").read_text())["spec"][
-    "versions"
-]
-FULL = yaml.safe_load((ROOT / "manifests/examples/full-policy.yaml").read_text())["spec"]
-FIELDS = list(fields(VERSION["schema"]["openAPIV3Schema"]["properties"]["spec"], FULL))
+FIELDS = list(fields(schema_of("adaptivepolicies"), FULL))
 OTHERS = {"string": 5, "integer": "3", "boolean": "yes", "array": {}, "object": []}
 
 
@@ -242,16 +236,8 @@ def beyond(schema: dict[str, Any], value: Any) -> Iterator[Any]:
 
 def said_of(path: tuple[Any, ...], value: Any) -> list[str]:
     """The words of problems at or in a field of the full example with another value."""
-
-    def changed(node: Any, path: tuple[Any, ...]) -> Any:
-        if not path:
-            return value
-        node = node.copy()
-        node[path[0]] = changed(node[path[0]], path[1:])
-        return node
-
     with pytest.raises(InvalidPolicy) as caught:
-        parse_policy(changed(FULL, path))
+        parse_policy(changed(FULL, path, value))
     at = "spec" + "".join(f"[{part}]" if part == 0 else f".{part}" for part in path)
     return [problem.words for problem in caught.value.problems if problem.path.startswith(at)]
 
