@@ -11,26 +11,14 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from chaos.apiserver import Ask, Cut, Trouble
 from chaos.store import Refused
-from dask_adaptive.kube.api import (
-    AUTOSCALERS,
-    CLUSTERS,
-    DEPLOYMENTS,
-    GROUPS,
-    LEASES,
-    NODES,
-    PODS,
-    POLICIES,
-    QUOTAS,
-    SERVICES,
-    Resource,
-)
+from dask_adaptive.kube import api
 
 if TYPE_CHECKING:
     from chaos.round import World
 
 #: Kinds without which nothing can be decided, and those whose loss costs a feature.
-NEEDED = (POLICIES, CLUSTERS, GROUPS, DEPLOYMENTS, PODS)
-OPTIONAL = (AUTOSCALERS, SERVICES, QUOTAS, NODES)
+NEEDED = (api.POLICIES, api.CLUSTERS, api.GROUPS, api.DEPLOYMENTS, api.PODS)
+OPTIONAL = (api.AUTOSCALERS, api.SERVICES, api.QUOTAS, api.NODES)
 
 Step: TypeAlias = "Callable[[World], Awaitable[None] | None]"
 
@@ -55,7 +43,7 @@ class Where(Trouble):
     """Trouble for operators alone, with some kinds in some namespace."""
 
     world: World
-    kinds: tuple[Resource, ...] = ()  # empty: all
+    kinds: tuple[api.Resource, ...] = ()  # empty: all
     namespace: str = ""  # empty: all
 
     def hits(self, ask: Ask) -> bool:
@@ -282,7 +270,7 @@ def two_operators(world: World, dice: Random) -> Fault:
 
 def leader_cut_off(world: World, dice: Random) -> Fault:
     """It can write, but not renew the lease; another operator is there to take it."""
-    trouble = Answers(world, (LEASES,), only=lambda ask: False)
+    trouble = Answers(world, (api.LEASES,), only=lambda ask: False)
 
     def begin(world: World) -> Awaitable[None]:
         leader = world.judge.holder()
@@ -297,7 +285,9 @@ def killed(world: World, dice: Random) -> Fault:
 
 
 def killed_at_write(world: World, dice: Random) -> Fault:
-    kind = dice.choice((GROUPS, GROUPS, DEPLOYMENTS, POLICIES, LEASES, PODS))
+    kind = dice.choice(
+        (api.GROUPS, api.GROUPS, api.DEPLOYMENTS, api.POLICIES, api.LEASES, api.PODS)
+    )
     trouble = Kill(world, (kind,), is_after=dice.random() < 0.7)
     return Fault(f"{'after' if trouble.is_after else 'before'} {trouble}", 20.0, trouble)
 

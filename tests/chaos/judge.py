@@ -11,15 +11,7 @@ from chaos.apiserver import Ask
 from chaos.clock import Pace
 from chaos.kubernetes import Cluster, Kubernetes
 from chaos.store import Json, Refused
-from dask_adaptive.kube.api import (
-    CONFIG_MAPS,
-    DEPLOYMENTS,
-    EVENTS,
-    GROUPS,
-    LEASES,
-    PODS,
-    POLICIES,
-)
+from dask_adaptive.kube import api
 from dask_adaptive_agent import wire
 
 #: Who has lost the lease may write for so long: until it has to know.
@@ -33,8 +25,9 @@ MOST_FAILURES, MINUTE_S = 25, 60.0
 
 #: All that an operator may write, by verb (of most kinds any), kind and part.
 _MAY = {
-    ("", GROUPS, "scale"), ("", POLICIES, "status"), ("delete", PODS, ""), ("", EVENTS, ""),
-    ("", CONFIG_MAPS, ""), ("", LEASES, ""), ("delete", DEPLOYMENTS, ""),
+    ("", api.GROUPS, "scale"), ("", api.POLICIES, "status"), ("delete", api.PODS, ""),
+    ("", api.EVENTS, ""), ("", api.CONFIG_MAPS, ""), ("", api.LEASES, ""),
+    ("delete", api.DEPLOYMENTS, ""),
 }  # fmt: skip
 
 
@@ -58,7 +51,7 @@ class Judge:
 
     def write(self, ask: Ask, before: Json | None, after: Json) -> None:
         """Look at a write that was carried out."""
-        if ask.kind is LEASES:
+        if ask.kind is api.LEASES:
             return self.holds(after)
         if ask.who not in self._operators:
             return
@@ -66,7 +59,7 @@ class Judge:
             self._wrong(f"{ask.who} may not {ask}")
         self._leads(ask)
         cluster = self._cluster(ask, before)
-        if cluster is not None and before is not None and ask.kind in (GROUPS, DEPLOYMENTS):
+        if cluster is not None and before is not None and ask.kind in (api.GROUPS, api.DEPLOYMENTS):
             if ask.part == "scale":
                 self._scales(ask, cluster, before)
             elif ask.verb == "delete":
@@ -74,7 +67,7 @@ class Judge:
 
     def refused(self, ask: Ask, no: Refused) -> None:
         """Look at a write that was not carried out."""
-        if not ask.writes or ask.kind is LEASES or ask.who not in self._operators:
+        if not ask.writes or ask.kind is api.LEASES or ask.who not in self._operators:
             return
         what, now = f"{ask.who}: {ask}", self._clock()
         if now < self._wait_until.get(what, 0.0):

@@ -9,25 +9,9 @@ from typing import Any
 
 import pytest
 
+from dask_adaptive.model import observed, recycle, scaling
 from dask_adaptive.model.amounts import Amount
-from dask_adaptive.model.observed import (
-    Cordon,
-    Demand,
-    Leaving,
-    ManualPin,
-    Need,
-    ObservedCluster,
-    ObservedGroup,
-    ObservedScheduler,
-    ObservedWorker,
-    Pin,
-    PrefixWork,
-    Quiet,
-    SchedulerWorker,
-    TerminatingPod,
-    UpcomingShuffle,
-    Want,
-)
+from dask_adaptive.model.observed import Leaving, Pin, PrefixWork
 from dask_adaptive.model.past import (
     Blocked,
     Change,
@@ -38,44 +22,10 @@ from dask_adaptive.model.past import (
 )
 from dask_adaptive.model.policy import ClusterRef, Disruption, Mode, Policy, Retirement
 from dask_adaptive.model.reason import Reason
-from dask_adaptive.model.recycle import (
-    Budget,
-    FailureQuota,
-    LifetimeQuota,
-    MemoryQuota,
-    Quota,
-    Recycle,
-    RecyclePast,
-    Strategy,
-    StrategyType,
-    TaskQuota,
-    Use,
-    Window,
-)
-from dask_adaptive.model.scaling import (
-    AUTO_S,
-    Allowance,
-    Behavior,
-    Direction,
-    Fallback,
-    FallbackBehavior,
-    Idle,
-    IdleAction,
-    LoadTarget,
-    Pause,
-    RatePolicy,
-    RateType,
-    Room,
-    ScaleDown,
-    ScaleUp,
-    Schedule,
-    Select,
-    WorkerGroup,
-)
 from dask_adaptive.planner.actions.external import OWNER
 from dask_adaptive.planner.number.idle_time import in_numbers
 from dask_adaptive.planner.recycling.effective_quotas import with_walltimes
-from support.worlds import GPU, GROUP, KEY, NOW, dated, lifecycle_of
+from support.worlds import GPU, GROUP, KEY, NOW, dated, leaving_of, lifecycle_of
 
 #: So many seeds; more where there is time.
 MANY = (
@@ -123,74 +73,97 @@ class AnyWorld:
     def _policy(self) -> Policy:
         if self._p(0.1):
             return Policy(ClusterRef("etl"), 10)
-        groups = (WorkerGroup(GROUP, 6, self._n(2)), WorkerGroup(GPU, self._n(6), 0, self._s()))
+        groups = (
+            scaling.WorkerGroup(GROUP, 6, self._n(2)),
+            scaling.WorkerGroup(GPU, self._n(6), 0, self._s()),
+        )
         return Policy(
             ClusterRef("etl"),
             self._n(12),
             mode=self._one(*[Mode.AUTO] * 8, Mode.ADVISE, Mode.PAUSED),
-            idle_timeout_s=self._one(0.0, 30.0, 60.0, AUTO_S),
-            target=LoadTarget(5.0),
-            behavior=Behavior(
-                ScaleUp(**self._direction(), max_pending=self._one(None, None, 2)),
-                ScaleDown(**self._direction(), delay_after_scale_up_s=self._one(0.0, 0.0, 30.0)),
+            idle_timeout_s=self._one(0.0, 30.0, 60.0, scaling.AUTO_S),
+            target=scaling.LoadTarget(5.0),
+            behavior=scaling.Behavior(
+                scaling.ScaleUp(**self._direction(), max_pending=self._one(None, None, 2)),
+                scaling.ScaleDown(
+                    **self._direction(), delay_after_scale_up_s=self._one(0.0, 0.0, 30.0)
+                ),
             ),
-            schedules=self._some(0.2, lambda: (Schedule("*/5 * * * *", self._s(400), 2),), ()),
+            schedules=self._some(
+                0.2, lambda: (scaling.Schedule("*/5 * * * *", self._s(400), 2),), ()
+            ),
             idle=self._idle(),
-            fallback=self._one(Fallback(), Fallback(1, 2, FallbackBehavior.REPLICAS)),
+            fallback=self._one(
+                scaling.Fallback(), scaling.Fallback(1, 2, scaling.FallbackBehavior.REPLICAS)
+            ),
             unschedulable_timeout_s=60.0,
             max_unready=self._one(0.1, 0.45, 1.0),
             retirement=Retirement(max_concurrent=self._one(1, 3)),
             disruption=Disruption(
-                budgets=(Budget(self._one(Amount(1), Amount(percent=50.0))),),
-                windows=self._some(0.2, lambda: (Window("*/10 * * * *", self._s(600)),), ()),
+                budgets=(recycle.Budget(self._one(Amount(1), Amount(percent=50.0))),),
+                windows=self._some(
+                    0.2, lambda: (recycle.Window("*/10 * * * *", self._s(600)),), ()
+                ),
             ),
-            recycle=self._some(0.6, self._recycle, Recycle()),
+            recycle=self._some(0.6, self._recycle, recycle.Recycle()),
             worker_groups=self._some(0.4, lambda: groups, ()),
         )
 
     def _direction(self) -> dict[str, Any]:
-        rate = RatePolicy(self._one(*RateType), 1 + self._n(3), self._one(10.0, 60.0))
-        usual = Direction(self._one(0.0, 20.0, 60.0), self._one(*Select), (rate,) * self._n(1))
+        rate = scaling.RatePolicy(
+            self._one(*scaling.RateType), 1 + self._n(3), self._one(10.0, 60.0)
+        )
+        usual = scaling.Direction(
+            self._one(0.0, 20.0, 60.0), self._one(*scaling.Select), (rate,) * self._n(1)
+        )
         return {f.name: getattr(usual, f.name) for f in dataclasses.fields(usual)}
 
-    def _idle(self) -> Idle:
-        action = self._one(IdleAction.NOTHING, IdleAction.SCALE_TO_ZERO, IdleAction.DELETE_CLUSTER)
-        return Idle(self._one(None, 60.0), action, self._one(30.0, 90.0))
+    def _idle(self) -> scaling.Idle:
+        action = self._one(
+            scaling.IdleAction.NOTHING,
+            scaling.IdleAction.SCALE_TO_ZERO,
+            scaling.IdleAction.DELETE_CLUSTER,
+        )
+        return scaling.Idle(self._one(None, 60.0), action, self._one(30.0, 90.0))
 
-    def _recycle(self) -> Recycle:
-        return Recycle(
-            tasks=TaskQuota(self._one(0, 50), self._one(0, 0.5), self._p(0.2), self._p(0.2)),
-            lifetime=LifetimeQuota(self._one(math.inf, 120.0), jitter=self._one(0, 0.5))
-            if self._p(0.8)
-            else LifetimeQuota(120.0, walltime=True),
-            memory=self._one(
-                MemoryQuota(),
-                MemoryQuota(soft=0.5, for_s=60.0),
-                MemoryQuota(hard=0.9),
+    def _recycle(self) -> recycle.Recycle:
+        return recycle.Recycle(
+            tasks=recycle.TaskQuota(
+                self._one(0, 50), self._one(0, 0.5), self._p(0.2), self._p(0.2)
             ),
-            failures=FailureQuota(self._one(0, 3)),
+            lifetime=recycle.LifetimeQuota(self._one(math.inf, 120.0), jitter=self._one(0, 0.5))
+            if self._p(0.8)
+            else recycle.LifetimeQuota(120.0, walltime=True),
+            memory=self._one(
+                recycle.MemoryQuota(),
+                recycle.MemoryQuota(soft=0.5, for_s=60.0),
+                recycle.MemoryQuota(hard=0.9),
+            ),
+            failures=recycle.FailureQuota(self._one(0, 3)),
             min_age_s=self._one(0.0, 0.0, 60.0),
-            strategy=Strategy(self._one(*StrategyType), ready_timeout_s=60.0),
+            strategy=recycle.Strategy(self._one(*recycle.StrategyType), ready_timeout_s=60.0),
             max_per_hour=self._one(None, Amount(2)),
         )
 
     # What is there.
 
-    def _group(self, name: str) -> ObservedGroup:
+    def _group(self, name: str) -> observed.ObservedGroup:
         workers = tuple(self._worker(f"{name}-worker-{i:04}", name) for i in range(self._n(6)))
         replicas = len(workers) + self._one(0, 0, 0, 1, -1)
-        room = self._some(0.1, lambda: Room(self._n(2), "quota"))
+        room = self._some(0.1, lambda: scaling.Room(self._n(2), "quota"))
         handled = self._one(None, replicas, replicas, replicas + 1)
-        allowance = self._some(0.15, lambda: Allowance(self._n(5), "budget"))
-        return ObservedGroup(name, max(0, replicas), workers, handled, room, allowance, threads=1)
+        allowance = self._some(0.15, lambda: scaling.Allowance(self._n(5), "budget"))
+        return observed.ObservedGroup(
+            name, max(0, replicas), workers, handled, room, allowance, threads=1
+        )
 
-    def _worker(self, name: str, group: str) -> ObservedWorker:
+    def _worker(self, name: str, group: str) -> observed.ObservedWorker:
         is_connected, age_s = self._p(0.75), self._s(400)
         going = is_connected and self._p(0.15)
         reason = self._one(Reason.UNDERUTILIZED, Reason.LIFETIME, Reason.TASK_QUOTA)
         tasks = self._one(0, 0, 2) if is_connected else 0
-        use = Use(self._n(60), self._n(3), "", self._rng.random(), self._rng.random())
-        return ObservedWorker(
+        use = recycle.Use(self._n(60), self._n(3), "", self._rng.random(), self._rng.random())
+        return observed.ObservedWorker(
             name=name,
             uid=f"uid-{name}",
             group=group,
@@ -209,7 +182,7 @@ class AnyWorld:
             actors=self._p(0.05),
             pins=self._some(0.1, lambda: (Pin(*self._one(("client", "nb"), ("manual", OWNER)), "",
                                               self._s()),), ()) if is_connected else (),
-            manual_pin=self._some(0.1, lambda: ManualPin(self._s(), "")),
+            manual_pin=self._some(0.1, lambda: observed.ManualPin(self._s(), "")),
             node=self._one("", "n1", "n2"),
             node_terminating=self._one(*[""] * 9, "cordoned"),
             pod_uid=f"pod-{name}",
@@ -217,7 +190,7 @@ class AnyWorld:
             use=use,
             ends_at=self._one(*[math.inf] * 5, self._s(60)),
             lifetime_ends_at=self._one(*[math.inf] * 5, self._s(60)),
-            cordon=self._some(0.05, lambda: Cordon(self._one(*Quota), "stopped")),
+            cordon=self._some(0.05, lambda: observed.Cordon(self._one(*recycle.Quota), "stopped")),
             paused=self._p(0.05),
             too_short=self._p(0.03),
             recycle_asked=self._one(*[""] * 19, "me"),
@@ -228,17 +201,16 @@ class AnyWorld:
             gated=not is_connected and self._p(0.2),
         )  # fmt: skip
 
-    def _cluster(self, groups: tuple[ObservedGroup, ...]) -> ObservedCluster:
+    def _cluster(self, groups: tuple[observed.ObservedGroup, ...]) -> observed.ObservedCluster:
         workers = [w for g in groups for w in g.workers]
         processes = tuple(
-            SchedulerWorker(
+            observed.SchedulerWorker(
                 w.name, f"tcp://{w.name}", "running", 1, w.processing, w.idle_since, w.sole_bytes,
-                pins=w.pins, actors=w.actors, leaving=(w.retiring.is_drained and Leaving.DRAINED)
-                or Leaving.DRAINING if w.retiring else Leaving.NO,
+                pins=w.pins, actors=w.actors, leaving=leaving_of(w),
             )
             for w in workers if w.dask_names
         )  # fmt: skip
-        scheduler = ObservedScheduler(
+        scheduler = observed.ObservedScheduler(
             self._one(*[None] * 18, Reason.SCHEDULER_UNREACHABLE, Reason.AGENT_MISSING),
             session="s",
             agent="1",
@@ -246,44 +218,46 @@ class AnyWorld:
             workers=processes,
             expected_s=self._one(0.0, 10.0),
             demand=self._some(0.8, self._demand),
-            wants=self._some(0.2, lambda: (Want(self._n(8), self._s(), "nb"),), ()),
-            quiet=Quiet(self._one(0.0, self._s()), self._one(0.0, self._s())),
+            wants=self._some(0.2, lambda: (observed.Want(self._n(8), self._s(), "nb"),), ()),
+            quiet=observed.Quiet(self._one(0.0, self._s()), self._one(0.0, self._s())),
             processing=sum(w.processing for w in workers),
             unanswered=self._n(2),
         )
-        return ObservedCluster(
+        return observed.ObservedCluster(
             key=KEY,
             groups=groups,
             scheduler=scheduler,
             strangers=self._one((), ("a-stranger",)),
             terminating=self._some(0.1, self._terminating, ()),
-            pause=self._some(0.1, self._pause, Pause()),
+            pause=self._some(0.1, self._pause, scaling.Pause()),
             uid="u",
             changes_in_s=self._one(*[math.inf] * 9, self._s()),
         )  # fmt: skip
 
-    def _pause(self) -> Pause:
+    def _pause(self) -> scaling.Pause:
         left_s = self._one(None, self._s())
-        return Pause(scale_in=self._p(0.5), scale_out=self._p(0.5), left_s=left_s)
+        return scaling.Pause(scale_in=self._p(0.5), scale_out=self._p(0.5), left_s=left_s)
 
-    def _terminating(self) -> tuple[TerminatingPod, ...]:
+    def _terminating(self) -> tuple[observed.TerminatingPod, ...]:
         known_s = self._one(math.inf, self._s(40))
-        pin = self._some(0.3, lambda: ManualPin(self._s(), ""))
+        pin = self._some(0.3, lambda: observed.ManualPin(self._s(), ""))
         name = f"{GROUP}-worker-0000"
-        return (TerminatingPod(name, "p", (), self._s(40), (f"tcp://{name}",), known_s, pin),)
+        return (
+            observed.TerminatingPod(name, "p", (), self._s(40), (f"tcp://{name}",), known_s, pin),
+        )
 
-    def _demand(self) -> Demand:
+    def _demand(self) -> observed.Demand:
         if self._p(0.5):
-            return Demand()
+            return observed.Demand()
         rows = tuple(
             PrefixWork(f"p{i}", self._one(None, self._s(20)), self._n(3), self._n(20), self._n(9),
                        self._s(60), level=i, fan_in=self._one(1.0, 9.0))
             for i in range(self._n(2))
         )  # fmt: skip
-        needs = (Need(self._n(3), self._s(), {"GPU": 1.0}, able=(f"{GPU}-worker-0000",)),)
-        shuffles = (UpcomingShuffle(3, self._n(20)),)
+        needs = (observed.Need(self._n(3), self._s(), {"GPU": 1.0}, able=(f"{GPU}-worker-0000",)),)
+        shuffles = (observed.UpcomingShuffle(3, self._n(20)),)
         often = (self._s(9), self._s(20), self._one(0.0, self._s(60))) if self._p(0.2) else ()
-        return Demand(rows, needs * self._p(0.2), shuffles * self._p(0.2), *often)
+        return observed.Demand(rows, needs * self._p(0.2), shuffles * self._p(0.2), *often)
 
     # What is remembered.
 
@@ -304,7 +278,7 @@ class AnyWorld:
             seen=frozenset(w.name for w in workers if self._p(0.9 if w.dask_names else 0.5)),
             floors={w.name: self._n(6) for w in workers if w.is_replaced or self._p(0.05)},
             counted={n: "another" for n in self._few(names)},
-            recycle=RecyclePast(
+            recycle=recycle.RecyclePast(
                 begun=tuple(sorted(self._ago(3600 * 1.1) for _ in range(self._n(3)))),
                 above_since={pod: self._ago() for pod in self._few(pods)},
                 pace={w.pod_uid: self._pace(w) for w in workers},
@@ -314,14 +288,14 @@ class AnyWorld:
             ),
         )
 
-    def _pace(self, worker: ObservedWorker) -> tuple[float, int, float]:
+    def _pace(self, worker: observed.ObservedWorker) -> tuple[float, int, float]:
         at = NOW - 0.5 if worker.processing else self._ago(30)
         return at, worker.use.runs, self._rng.random()
 
     def _few(self, values: list[str]) -> list[str]:
         return [v for v in values if self._p(0.2)]
 
-    def _group_past(self, group: ObservedGroup) -> GroupPast:
+    def _group_past(self, group: observed.ObservedGroup) -> GroupPast:
         number = self._n(8)
         at = sorted((*(HEARD_AT - self._s(90) for _ in range(self._n(4))), HEARD_AT))
         gap = (

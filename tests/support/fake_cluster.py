@@ -9,19 +9,7 @@ from typing import Any
 from dask_adaptive.loop.one_pass import ClusterLoop, PassResult
 from dask_adaptive.loop.ports import Event, LinkError, PlatformError, Retired, Told
 from dask_adaptive.loop.status import Status
-from dask_adaptive.model.observed import (
-    Demand,
-    Leaving,
-    Note,
-    ObservedScheduler,
-    Pin,
-    PlatformView,
-    PlatformWorker,
-    Quiet,
-    SchedulerWorker,
-    TerminatingPod,
-    Want,
-)
+from dask_adaptive.model import observed
 from dask_adaptive.model.plan import Arriving, Decision
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
@@ -75,15 +63,17 @@ class FakeCluster(SimulatedPorts):
         self.knows_handled, self.holds_results = knows_handled, holds_results
         self.start_operator()
         # What others see differently from the simulation.
-        self.pins: tuple[Pin, ...] = ()  # of each worker
+        self.pins: tuple[observed.Pin, ...] = ()  # of each worker
         self.pinned = pinned
-        self.wants: tuple[Want, ...] | None = None  # not None: with them all demand is known
-        self.notes: list[Note] = []
-        self.terminating: tuple[TerminatingPod, ...] = ()
+        self.wants: tuple[observed.Want, ...] | None = (
+            None  # not None: with them all demand is known
+        )
+        self.notes: list[observed.Note] = []
+        self.terminating: tuple[observed.TerminatingPod, ...] = ()
         self.is_stale = False  # the platform shows what it showed the last time
-        self._shown: PlatformView | None = None
+        self._shown: observed.PlatformView | None = None
         self.problem: Reason | None = None
-        self.quiet: Quiet | None = None
+        self.quiet: observed.Quiet | None = None
         self.pause = NO_PAUSE
         self.refusal = ""  # why the agent takes no limits
         self.on_platform: dict[str, dict[str, Any]] = {}  # changes, by worker
@@ -159,7 +149,7 @@ class FakeCluster(SimulatedPorts):
 
     # The platform.
 
-    async def look(self) -> PlatformView:
+    async def look(self) -> observed.PlatformView:
         view = await super().look()
         if not self.knows_handled:
             groups = tuple(dataclasses.replace(g, handled=None) for g in view.groups)
@@ -168,7 +158,7 @@ class FakeCluster(SimulatedPorts):
         before, self._shown = self._shown, view
         return before if self.is_stale and before is not None else view
 
-    def platform_worker(self, worker: Worker) -> PlatformWorker:
+    def platform_worker(self, worker: Worker) -> observed.PlatformWorker:
         seen = super().platform_worker(worker)
         return dataclasses.replace(seen, **self.on_platform.get(worker.name, {}))
 
@@ -194,22 +184,22 @@ class FakeCluster(SimulatedPorts):
 
     # The scheduler and its agent.
 
-    async def observe(self, policy: Policy, *, meters: bool = False) -> ObservedScheduler:
+    async def observe(self, policy: Policy, *, meters: bool = False) -> observed.ObservedScheduler:
         self.asked_meters.append(meters)
         if self.problem is not None:
-            return ObservedScheduler(self.problem, "it does not answer")
+            return observed.ObservedScheduler(self.problem, "it does not answer")
         seen = await super().observe(policy, meters=meters)
         notes, self.notes = tuple(self.notes), []
         if self.target is not None:
             seen = dataclasses.replace(seen, target=self.target, demand=None)
         if self.wants is not None:
-            seen = dataclasses.replace(seen, wants=self.wants, demand=Demand())
+            seen = dataclasses.replace(seen, wants=self.wants, demand=observed.Demand())
         quiet = self.quiet or seen.quiet
         return dataclasses.replace(seen, notes=notes, quiet=quiet)
 
-    def process(self, worker: Worker, pins: tuple[Pin, ...]) -> SchedulerWorker:
+    def process(self, worker: Worker, pins: tuple[observed.Pin, ...]) -> observed.SchedulerWorker:
         if worker.name in self.pinned:
-            pins = (*pins, Pin("client", "nb", "", self.cluster.now + 60.0))
+            pins = (*pins, observed.Pin("client", "nb", "", self.cluster.now + 60.0))
         seen = super().process(worker, (*pins, *self.pins))
         return dataclasses.replace(seen, address=f"tcp://10.0.0.{int(worker.name[-4:])}:1")
 
@@ -223,7 +213,7 @@ class FakeCluster(SimulatedPorts):
         if here and self.holds_results and not others:
             return [Retired(n, "active", Reason.NO_RECIPIENT, "nobody is there") for n in names]
         answers = await super().retire(names, policy, reason, busy_ok=busy_ok)
-        self.retired += [w.name for w in here if w.leaving is not Leaving.NO]
+        self.retired += [w.name for w in here if w.leaving is not observed.Leaving.NO]
         return answers
 
     async def leave(self, names: Sequence[str], *, left_s: float, reason: Reason) -> list[Retired]:

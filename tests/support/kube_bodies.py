@@ -4,22 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from dask_adaptive.kube.api import (
-    AUTOSCALERS,
-    CLUSTERS,
-    DEPLOYMENTS,
-    GROUPS,
-    PODS,
-    POLICIES,
-    SERVICES,
-    Resource,
-)
+from dask_adaptive.kube import api
 
 #: A pod's spec whose container is a worker that nobody will ever start.
 WORKER: dict[str, Any] = {"containers": [{"name": "worker", "image": "x"}]}
 
 
-def body(kind: Resource, name: str, spec: Any = None, **metadata: Any) -> dict[str, Any]:
+def body(kind: api.Resource, name: str, spec: Any = None, **metadata: Any) -> dict[str, Any]:
     made = {
         "apiVersion": kind.api_version,
         "kind": kind.kind,
@@ -29,13 +20,13 @@ def body(kind: Resource, name: str, spec: Any = None, **metadata: Any) -> dict[s
 
 
 def policy(name: str = "p", cluster: str = "etl", **spec: Any) -> dict[str, Any]:
-    return body(POLICIES, name, {"clusterRef": {"name": cluster}, "maxReplicas": 5, **spec})
+    return body(api.POLICIES, name, {"clusterRef": {"name": cluster}, "maxReplicas": 5, **spec})
 
 
 def group(cluster: str, replicas: int = 0, **pod: Any) -> dict[str, Any]:
     """The default one; `pod` are further fields of its workers' pods."""
     spec = {"cluster": cluster, "worker": {"replicas": replicas, "spec": {**WORKER, **pod}}}
-    return body(GROUPS, f"{cluster}-default", spec)
+    return body(api.GROUPS, f"{cluster}-default", spec)
 
 
 def service(cluster: str, ip: str = "None", port: int = 8786) -> dict[str, Any]:
@@ -43,7 +34,7 @@ def service(cluster: str, ip: str = "None", port: int = 8786) -> dict[str, Any]:
     labels = {"dask.org/cluster-name": cluster, "dask.org/component": "scheduler"}
     ports = [{"name": "tcp-comm", "port": port}]
     spec = {"clusterIP": ip, "ports": ports, "selector": labels}
-    return body(SERVICES, f"{cluster}-scheduler", spec, labels=labels)
+    return body(api.SERVICES, f"{cluster}-scheduler", spec, labels=labels)
 
 
 def cluster_of_one(
@@ -68,9 +59,9 @@ def cluster_of_one(
     whole = {"selector": {"matchLabels": {"app": worker}}, "template": template}
     of_group = {"dask.org/cluster-name": name, "dask.org/component": "workergroup"}
     made = [
-        body(CLUSTERS, name, {"worker": workers, "scheduler": scheduler}),
-        body(GROUPS, group, {"cluster": name, "worker": workers}, labels=of_group),
-        body(DEPLOYMENTS, worker, whole, labels=labels),
+        body(api.CLUSTERS, name, {"worker": workers, "scheduler": scheduler}),
+        body(api.GROUPS, group, {"cluster": name, "worker": workers}, labels=of_group),
+        body(api.DEPLOYMENTS, worker, whole, labels=labels),
     ]
     for one in made:
         one["metadata"]["annotations"] = annotations
@@ -79,7 +70,7 @@ def cluster_of_one(
 
 def autoscaler(cluster: str, **annotations: str) -> dict[str, Any]:
     spec = {"cluster": cluster, "minimum": 0, "maximum": 3}
-    return body(AUTOSCALERS, cluster, spec, annotations=annotations)
+    return body(api.AUTOSCALERS, cluster, spec, annotations=annotations)
 
 
 def pod(name: str, spec: Any = WORKER, *, of: str = "", **metadata: Any) -> dict[str, Any]:
@@ -88,7 +79,7 @@ def pod(name: str, spec: Any = WORKER, *, of: str = "", **metadata: Any) -> dict
         owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "uid": "x", "name": f"{of}-ab"}
         labels = {**metadata.pop("labels", {}), "pod-template-hash": "ab"}
         metadata |= {"labels": labels, "ownerReferences": [owner]}
-    return body(PODS, name, spec, **metadata)
+    return body(api.PODS, name, spec, **metadata)
 
 
 def dask_pod(component: str, container: Any = None, **spec: Any) -> dict[str, Any]:

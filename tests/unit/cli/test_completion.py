@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.shell_completion import ShellComplete
 
-from dask_adaptive.cli.main import COMMANDS, cli, plugins
+from dask_adaptive.cli.main import COMMANDS, plugins
 
 PYPROJECT = (Path(__file__).parents[3] / "pyproject.toml").read_text()
 
@@ -21,33 +20,21 @@ PYPROJECT = (Path(__file__).parents[3] / "pyproject.toml").read_text()
 HEAVY = {"aiohttp", "dask", "distributed", "kopf", "kubernetes", "matplotlib"}
 
 
-def completed(*words: str) -> list[str]:
-    *before, incomplete = words
-    found = ShellComplete(cli, {}, "dask-adaptive", "").get_completions(before, incomplete)
-    return [item.value for item in found]
-
-
 @pytest.mark.parametrize(
-    ("words", "found"),
+    ("shell", "line", "expected"),
     [
-        (["st"], ["status"]),
-        (["status", "-o", "y"], ["yaml"]),
-        (["status", "--wa"], ["--watch"]),
-        (["run", ""], []),
+        ("bash", "exp", "plain,explain"),
+        ("zsh", "exp", "plain\nexplain"),
+        ("fish", "exp", "explain"),
+        ("bash", "status -o y", "plain,yaml"),
+        ("bash", "status --wa", "plain,--watch"),
     ],
 )
-def test_a_shell_completes(words: list[str], found: list[str]) -> None:
-    assert found == completed(*words)
-
-
-@pytest.mark.parametrize(
-    ("shell", "expected"),
-    [("bash", "plain,explain"), ("zsh", "plain\nexplain"), ("fish", "explain")],
-)
-def test_the_program_answers_each_shell(shell: str, expected: str) -> None:
-    env = {**os.environ, "COMP_CWORD": "1", "COMP_WORDS": "dask-adaptive exp",
-           "_DASK_ADAPTIVE_COMPLETE": f"{shell}_complete"}  # fmt: skip
-    env |= {"COMP_WORDS": "dask-adaptive", "COMP_CWORD": "exp"} if shell == "fish" else {}
+def test_the_program_answers_each_shell(shell: str, line: str, expected: str) -> None:
+    *before, begun = ("dask-adaptive", *line.split())
+    words, at = (before, begun) if shell == "fish" else ([*before, begun], str(len(before)))
+    env = {**os.environ, "_DASK_ADAPTIVE_COMPLETE": f"{shell}_complete",
+           "COMP_WORDS": " ".join(words), "COMP_CWORD": at}  # fmt: skip
     answer = subprocess.run(
         [sys.executable, "-m", "dask_adaptive.cli.main"], env=env, capture_output=True, text=True,
         check=True,

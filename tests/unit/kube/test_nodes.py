@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from dask_adaptive.kube.cache.world import KINDS, scopes_of
 from dask_adaptive.kube.nodes import parse_node
 from dask_adaptive.model.keys import ClusterKey
@@ -15,6 +13,7 @@ from support.tables import table
 
 NODES, BUDGETS = ko.KIND["Node"], ko.KIND["AdaptiveBudget"]
 CA = "ToBeDeletedByClusterAutoscaler"
+BY_TAINT = "node.kubernetes.io/unschedulable"
 TAINTS = [
     CA,
     "karpenter.sh/disruption",  # before 1.0
@@ -25,34 +24,27 @@ TAINTS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("node", "going"),
-    [
-        pytest.param(ko.node(), "", id="stays"),
-        pytest.param(ko.node("n1", "dedicated", "node.kubernetes.io/not-ready"), "", id="other"),
-        pytest.param(ko.node("n1", "DeletionCandidateOfClusterAutoscaler"), "", id="a-thought"),
-        pytest.param(ko.node(spec={"unschedulable": True}), "node n1 is cordoned", id="cordoned"),
-        pytest.param(
-            ko.node("n1", "node.kubernetes.io/unschedulable", spec={"unschedulable": True}),
-            "node n1 is cordoned",
-            id="the-same-news-twice",
-        ),
-        pytest.param(
-            ko.node("n1", "node.kubernetes.io/unschedulable"), "node n1 is cordoned", id="by-taint"
-        ),
-        pytest.param(ko.node("n1", CA, CA), f"node n1: {CA}", id="twice"),
-        pytest.param(
-            ko.node("n1", "karpenter.sh/disrupted", spec={"unschedulable": True}),
-            "node n1: karpenter.sh/disrupted",
-            id="karpenter",
-        ),
-        *(pytest.param(ko.node("n1", taint), f"node n1: {taint}", id=taint) for taint in TAINTS),
-        pytest.param(
-            ko.node(metadata={"deletionTimestamp": ko.CREATED}),
-            "node n1 is being deleted",
-            id="deleted-and-held-by-a-finalizer",
-        ),
-    ],
+@table(
+    "node, going",
+    stays=(ko.node(), ""),
+    other=(ko.node("n1", "dedicated", "node.kubernetes.io/not-ready"), ""),
+    a_thought=(ko.node("n1", "DeletionCandidateOfClusterAutoscaler"), ""),
+    cordoned=(ko.node(spec={"unschedulable": True}), "node n1 is cordoned"),
+    the_same_news_twice=(
+        ko.node("n1", BY_TAINT, spec={"unschedulable": True}),
+        "node n1 is cordoned",
+    ),
+    by_taint=(ko.node("n1", BY_TAINT), "node n1 is cordoned"),
+    twice=(ko.node("n1", CA, CA), f"node n1: {CA}"),
+    karpenter=(
+        ko.node("n1", "karpenter.sh/disrupted", spec={"unschedulable": True}),
+        "node n1: karpenter.sh/disrupted",
+    ),
+    **{taint: (ko.node("n1", taint), f"node n1: {taint}") for taint in TAINTS},
+    deleted_and_held_by_a_finalizer=(
+        ko.node(metadata={"deletionTimestamp": ko.CREATED}),
+        "node n1 is being deleted",
+    ),
 )
 def test_signals(node: dict[str, Any], going: str) -> None:
     assert going == parse_node(node).terminating

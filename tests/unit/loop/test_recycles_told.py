@@ -29,6 +29,7 @@ from dask_adaptive.model.recycle import (
 )
 from dask_adaptive.model.scaling import WorkerGroup
 from support.fake_cluster import EPOCH, W1, FakeCluster, completed
+from support.tables import table
 from support.worlds import GROUP, POLICY, busy, cluster, facts, pending
 
 SENTENCE = "21 of 20 runs"
@@ -146,23 +147,18 @@ def test_meters_are_asked_for_only_where_something_has_a_quota() -> None:
     assert [False, True, True, True] == fake.asked_meters
 
 
-@pytest.mark.parametrize(
-    ("decided", "expected"),
-    [
-        pytest.param(planned(), False, id="nothing"),
-        pytest.param(planned(DUE), False, id="waits-its-turn"),
-        pytest.param(planned(dataclasses.replace(DUE, state="Surging")), True, id="surging"),
-        *(
-            pytest.param(
-                planned(uses=(QuotaUse(GROUP, quota, ratio, "a"),)), expected,
-                id=f"{quota.value}-{ratio}",
-            )
-            for quota, ratio, expected in [
-                (Quota.TASKS, 0.79, False), (Quota.TASKS, 0.81, True), (Quota.TASKS, 1.2, False),
-                (Quota.LIFETIME, 0.95, False),
-            ]
-        ),
-    ],
+@table(
+    "decided, expected",
+    nothing=(planned(), False),
+    waits_its_turn=(planned(DUE), False),
+    surging=(planned(dataclasses.replace(DUE, state="Surging")), True),
+    **{
+        f"{quota.value}-{ratio}": (planned(uses=(QuotaUse(GROUP, quota, ratio, "a"),)), expected)
+        for quota, ratio, expected in (
+            (Quota.TASKS, 0.79, False), (Quota.TASKS, 0.81, True), (Quota.TASKS, 1.2, False),
+            (Quota.LIFETIME, 0.95, False),
+        )
+    },
 )  # fmt: skip
 def test_when_to_look_again_soon(decided: Plan, expected: bool) -> None:
     assert expected is is_pressing(decided)
