@@ -247,14 +247,6 @@ def test_a_clusters_own_pass_says_it_in_words(recipe: Recipe) -> None:
         made_of(world, EVIL)
 
 
-@pytest.mark.parametrize("kind", sorted(BODIES))
-def test_each_honest_object_is_read(kind: str) -> None:
-    world = ko.world_of(BODIES[kind])
-
-    assert 0 == world.faults(ko.KIND[kind])
-    assert 1 == len(world.all(ko.KIND[kind].type))
-
-
 @pytest.mark.parametrize(
     ("kind", "path", "value"),
     [

@@ -26,7 +26,6 @@ from dask_adaptive.kube.annotated import (
     rest_notes,
     rest_of,
     steps,
-    woken_notes,
 )
 from dask_adaptive.kube.objects import (
     BY_ADOPTION,
@@ -42,7 +41,6 @@ from dask_adaptive.kube.objects import (
 )
 from dask_adaptive.kube.view import adopted, conflict, is_settling
 from dask_adaptive.model.policy import DEFAULT_CONTROLLER
-from dask_adaptive.model.reason import Reason
 from support import kube_objects as ko
 from support.tables import table
 
@@ -102,21 +100,6 @@ def noting(**spec: Any) -> PolicyObject:
 
 FIVE = cluster(max_replicas="5")
 WRONG_MINIMUM = cluster(max_replicas="5", min_replicas="6")
-
-
-def test_of_two_operators_the_first_makes_the_policy_in_its_own_name_and_serves_it() -> None:
-    seen, wishes = cluster(max_replicas="5", adopt="true"), [scaler()]
-    first, second = (todo(seen, [], *wishes, controller=name) for name in "ab")
-    bodies = [step.body for step in (*first, *second) if isinstance(step, Make)]
-    # Of two objects of one name the API server makes one.
-    assert 1 == len({body["metadata"]["name"] for body in bodies})
-    assert ["a", "b"] == [body["spec"]["controllerName"] for body in bodies]
-
-    made = parse_policy_object(ko.policy() | bodies[0] | {"metadata": {
-        **ko.policy()["metadata"], **bodies[0]["metadata"]}})  # fmt: skip
-    assert [Rest] == [type(step) for step in todo(seen, [made], *wishes, controller="a")]
-    assert [] == todo(seen, [made], *wishes, controller="b")
-    assert [] == todo(cluster(), [made], *wishes, controller="b")
 
 
 def test_a_policy_of_an_earlier_cluster_of_that_name_goes_first() -> None:
@@ -276,13 +259,6 @@ def test_a_complaint_says_how_to_mend_it(
     assert word in step.message
 
 
-def test_people_are_told_that_a_deleted_autoscaler_was_released() -> None:
-    _, step = todo(YES, [made()])
-
-    assert isinstance(step, Tell)
-    assert Reason.RELEASED is step.reason
-
-
 def conflicting(*bodies: dict[str, Any]) -> str:
     return conflict(ko.world_of(ko.cluster(), *bodies), ko.KEY, now=NOW)
 
@@ -328,21 +304,6 @@ def test_upstream_never_wakes_while_we_look_and_never_rests_longer_than_promised
     seen = AutoscalerObject(began.meta, ko.KEY, rests_until=until, adopted_at=adopted_at)
     again = rest_of(seen, NOW + later)
     assert again is None or again[1] == adopted_at  # made longer, without a break
-
-
-@given(later=st.floats(0, REST_S * 3))
-def test_a_rest_that_nobody_makes_longer_ends(later: float) -> None:
-    seen = scaler(notes=resting(for_s=REST_S))
-
-    assert at_rest(seen, NOW + later) == (later <= REST_S - MARGIN_S)
-
-
-def test_what_is_written_is_what_upstream_reads() -> None:
-    """dask-kubernetes takes `float()` of it and compares with `time.time()`."""
-    notes = rest_notes(NOW + 600.4, NOW)
-
-    assert NOW + 600 == float(notes["kubernetes.dask.org/cooldown-until"] or "")
-    assert dict.fromkeys(notes) == woken_notes()
 
 
 @table(

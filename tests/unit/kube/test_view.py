@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any
 
 import pytest
 
-from dask_adaptive.kube.objects import HANDLED, handled_replicas
 from dask_adaptive.kube.view import view
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import (
@@ -308,21 +306,3 @@ def test_drift_is_between_a_worker_and_its_group(bodies: list[dict[str, Any]], d
 
     assert worker.drift.startswith(drift)
     assert bool(drift) == bool(worker.drift)
-
-
-@pytest.mark.parametrize(
-    ("noted", "replicas"),
-    [
-        (None, None),
-        (json.dumps({"spec": {"worker": {"replicas": 4}}}) + "\n", 4),
-        (json.dumps({"spec": {"worker": {}}}), None),
-        (json.dumps({"spec": {"worker": {"replicas": True}}}), None),
-        (json.dumps([1]), None),
-        ("{", None),
-    ],
-)
-def test_what_upstream_has_acted_on_last(noted: str | None, replicas: int | None) -> None:
-    metadata = {"annotations": {HANDLED: noted} if noted else {}}
-
-    assert replicas == handled_replicas(metadata)
-    assert replicas == ko.look(ko.cluster(), ko.group(**metadata)).groups[0].handled

@@ -191,15 +191,6 @@ def test_conditions(world: ObservedCluster, policy: Policy, expected: dict[str, 
     assert expected == {kind: found[kind] for kind in expected}
 
 
-def test_a_spec_that_changes_no_number_is_told_of_at_once() -> None:
-    """Who applied it waits until the status says that it was read."""
-    fake = FakeCluster(2, target=2)
-    fake.steps(2)
-    fake.step(generation=2, after_s=1.0)
-
-    assert [1, 2] == [s.generation for s in fake.statuses]
-
-
 def test_a_refusal_is_told_once_and_asked_again_later() -> None:
     """The agent refuses what has become wrong since: a normal result, and the worker stays."""
 
