@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_adaptive.loop.ports import PlatformError
@@ -318,32 +318,6 @@ class TestReplay:
         run = replay(trace(sample(0), sample(300)), always)
 
         assert 3 == next(p.present for p in run.points if p.t > 60)
-
-    @settings(max_examples=8, deadline=None)
-    @given(
-        lots=st.lists(
-            st.tuples(st.integers(1, 30), st.floats(0.05, 20.0), st.integers(0, 60)),
-            min_size=1, max_size=5,
-        ),
-        low=st.integers(0, 3),
-        room=st.integers(0, 6),
-        startup_s=st.floats(0.5, 60.0),
-    )  # fmt: skip
-    def test_bounds_hold_and_no_work_is_redone(
-        self, lots: list[tuple[int, float, int]], low: int, room: int, startup_s: float
-    ) -> None:
-        t, samples = 0.0, [sample(0, workers=low)]
-        for n, (tasks, mean_s, pause) in enumerate(lots):
-            samples.append(sample(t + 1, work(f"p{n}", 0, tasks, mean_s=mean_s), workers=low))
-            t += 2 + pause
-        samples.append(sample(t + 1, workers=low))
-        bounded = policy(low + room, minReplicas=low)
-        run = replay(trace(*samples), bounded, startup_s)
-
-        assert all(low <= p.desired <= low + room for p in run.points)
-        assert 0 == run.figures.redone
-        assert max(p.present for p in run.points) <= low + room
-        assert 0 == run.figures.unfinished or low + room == 0
 
 
 class TestFigures:

@@ -26,7 +26,8 @@ from dask_adaptive.model.recycle import RecyclePast
 from dask_adaptive.model.scaling import GroupBounds
 from dask_adaptive.planner.context import Horizon, PassContext, scaled_groups
 
-#: Of a worker's threads, so much may be missing at no cost that anybody notices.
+#: So much of one thread may be missing at no cost that anybody notices. Of a worker's threads it is
+#: whole tasks, and one that lasts would wait for good.
 SLACK = 0.25
 
 #: Threads that are needed at an instant, from (seconds from now, thread-seconds there until then).
@@ -365,7 +366,7 @@ def _needs(
 def _workers(threads: float, each: float, *, or_one: bool = False) -> int:
     if threads <= 0:
         return 0
-    return max(math.ceil(threads / each - SLACK), int(or_one))
+    return max(math.ceil((threads - SLACK) / each), int(or_one))
 
 
 @dataclass(frozen=True, slots=True)
@@ -516,12 +517,11 @@ def at_least_as_long(
     Workers that take longer than anybody has measured would otherwise be given up again and again
     before the first of them has come.
     """
-    unseen = (w for w in workers if not w.dask_names and _is_first_start(w, past))
-    made = [(w, clocks.age_s(w)) for w in unseen]
+    made = [
+        (w, clocks.age_s(w))
+        for w in workers
+        if not (w.dask_names or w.is_deleting or w.is_held_up or w.name in past.seen)
+    ]
     ages = [_watched_s(w, past, age_s, now=now) for w, age_s in made if age_s < TOO_LONG_S]
     longest_s = max(ages, default=0.0) + OVERHEAD_S
     return longest_s if longest_s > (ASSUMED_S if known_s is None else known_s) else known_s
-
-
-def _is_first_start(worker: ObservedWorker, past: Past) -> bool:
-    return not (worker.is_deleting or worker.is_held_up or worker.name in past.seen)

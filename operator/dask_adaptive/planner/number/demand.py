@@ -219,7 +219,8 @@ def _free_need(
 def _goes_on(demand: Demand, every: Sequence[Supply], other: float, horizon: Horizon) -> bool:
     """Tells whether work keeps coming faster than new workers do, to too few workers."""
     threads = other + sum(s.free for s in every)
-    is_frequent = all(demand.every_s < s.arrival_s for s in every)
+    # A queue that never empties needs no such rate: it is looked at no more often than passes are.
+    is_frequent = demand.trickle_s or all(demand.every_s < s.arrival_s for s in every)
     if not is_frequent or demand.incoming <= RECURRING * max(threads, 1):
         return False
     # A queue that has not been empty for long is expected to go on for as long again.
