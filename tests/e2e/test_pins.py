@@ -20,7 +20,7 @@ async def test_a_pinned_worker_is_the_last_to_stay_and_explain_says_why(start: S
     keep = min(await c.connected())
     pod = await c.pod_of(keep)
     await c.kubectl("annotate", "pod", pod, f"{PIN}=10m", f"{PIN}-reason=a long debugging session")
-    await c.until_event("PinRequested", keep)
+    await c.until_event("PinChanged", keep)
     await c.edit(minReplicas=0)
     await c.until_settled(1)
 
@@ -33,7 +33,7 @@ async def test_a_pinned_worker_is_the_last_to_stay_and_explain_says_why(start: S
     assert ["manual"] == [pin["source"] for pin in answer["pins"]]
 
     await c.kubectl("annotate", "pod", pod, f"{PIN}-")
-    await c.until_event("PinRemoved", keep)
+    await c.until_event("PinChanged", f"{keep}: its annotation is gone")
     await c.until_settled(0)
 
 

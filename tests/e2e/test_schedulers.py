@@ -42,7 +42,7 @@ async def test_a_scheduler_that_is_gone_takes_no_worker_with_it_and_no_pin(start
     await c.until_connected(2)
     keep = max(await c.connected())
     await c.kubectl("annotate", "deployment", keep, f"{PIN}=1h")
-    await c.until_event("PinRequested", keep)
+    await c.until_event("PinChanged", keep)
     workers, session = await c.deployments(), (await c.observe()).session
     await c.close()
     await c.kubectl("scale", "deployment", "c-scheduler", "--replicas=0")

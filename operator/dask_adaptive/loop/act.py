@@ -104,10 +104,9 @@ async def act(
                 outcome = await _end(action, ports, still_unused)
             else:
                 outcome = await _do(action, policy, ports, is_again=attempts.is_again(action))
-        except PlatformError as exc:
-            attempts.failed(action, exc)
-            outcome = Outcome(action, False, Reason.ACTION_FAILED, str(exc))
-        except LinkError as exc:
+        except (PlatformError, LinkError) as exc:
+            if isinstance(exc, PlatformError):
+                attempts.failed(action, exc)
             outcome = Outcome(action, False, Reason.ACTION_FAILED, str(exc))
         else:
             attempts.done(action)

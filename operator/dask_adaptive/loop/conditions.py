@@ -34,13 +34,9 @@ def paused(policy: Policy, pause: Pause) -> Condition:
         reason = Reason.ADVISING if is_advising else Reason.RECONCILED
         return Condition(st.PAUSED, False, reason, f"mode is {policy.mode.value}")
     message = "; ".join(part for part in (pause.message, pause.problem) if part)
-    return Condition(st.PAUSED, True, _reason(pause), message or "paused")
-
-
-def _reason(pause: Pause) -> Reason:
-    if pause.problem:
-        return Reason.INVALID_ANNOTATION
-    return Reason.PAUSED if pause.all else Reason.SCALING_PAUSED
+    reason = Reason.PAUSED if pause.all else Reason.SCALING_PAUSED
+    reason = Reason.INVALID_ANNOTATION if pause.problem else reason
+    return Condition(st.PAUSED, True, reason, message or "paused")
 
 
 def injected(scheduler: ObservedScheduler) -> Condition:

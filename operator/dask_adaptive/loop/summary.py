@@ -331,13 +331,10 @@ def pins_of(observed: ObservedCluster) -> dict[Claim, Held]:
     for pin, workers in _holding(observed):
         claim = Claim(pin.source, pin.owner, pin.reason)
         held = Held(frozenset(workers), max(pin.latest, pin.until) - at, at - pin.since)
-        rows[claim] = _together(rows.get(claim, held), held)
+        known = rows.get(claim, held)
+        latest_s, for_s = max(known.latest_s, held.latest_s), max(known.for_s, held.for_s)
+        rows[claim] = Held(known.workers | held.workers, latest_s, for_s)
     return rows
-
-
-def _together(one: Held, other: Held) -> Held:
-    latest_s, for_s = max(one.latest_s, other.latest_s), max(one.for_s, other.for_s)
-    return Held(one.workers | other.workers, latest_s, for_s)
 
 
 def _holding(observed: ObservedCluster) -> Iterable[tuple[Pin, list[str]]]:

@@ -74,8 +74,7 @@ class Reason(str, enum.Enum):
     PENDING_RESTART = "PendingRestart"
 
     # pins
-    PIN_REQUESTED = "PinRequested"
-    PIN_REMOVED = "PinRemoved"
+    PIN_CHANGED = "PinChanged"
     INVALID_ANNOTATION = "InvalidAnnotation"
     PIN_EXPIRED = "PinExpired"
     PINS_OVERRIDDEN = "PinsOverridden"

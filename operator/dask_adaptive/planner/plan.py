@@ -44,7 +44,6 @@ from dask_adaptive.planner.recycling.agent_limits import limits_for
 from dask_adaptive.planner.recycling.budgets import RecycleContext, left_this_hour
 from dask_adaptive.planner.recycling.select import (
     GroupRecycling,
-    cancel_unscaled,
     recycle_group,
     recycle_unscaled,
 )
@@ -290,10 +289,10 @@ def _frozen(
 def _all_returned(context: PassContext, reason: Reason, message: str) -> tuple[Cancel, ...]:
     """Put every worker that is on its way out by our doing back to service."""
     scaled = [group for group, _ in scaled_groups(context.observed, context.policy)]
-    back = (w for group in scaled for w in sort_workers(group, context.past.deleted).retiring)
-    names = {group.name for group in scaled}
-    others = cancel_unscaled(context.observed, names, reason, message)
-    return (*(Cancel(w.name, w.dask_names, reason, message) for w in back), *others)
+    back = [w for group in scaled for w in sort_workers(group, context.past.deleted).retiring]
+    others = (w for g in context.observed.groups if g not in scaled for w in g.workers)
+    back += [w for w in others if w.is_connected and w.is_replaced]
+    return tuple(Cancel(w.name, w.dask_names, reason, message) for w in back)
 
 
 def _blind(context: PassContext) -> Plan:

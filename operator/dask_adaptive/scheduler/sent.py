@@ -122,16 +122,11 @@ class SentLimits:
             was = old.workers[name]
             if (was.runs, was.profile) != (limit.runs, limit.profile):
                 return False
-            if not _is_same_end(was.left_s - passed_s, limit.left_s):
+            # What has passed stays passed; ends that never come are equal.
+            told_s, left_s = max(was.left_s - passed_s, 0.0), max(limit.left_s, 0.0)
+            if told_s != left_s and abs(told_s - left_s) > SLACK_S:
                 return False
         return True
-
-
-def _is_same_end(told_s: float, left_s: float) -> bool:
-    # Equal covers two ends that never come; what has passed stays passed.
-    if told_s == left_s or (told_s <= 0 and left_s <= 0):
-        return True
-    return abs(told_s - left_s) <= SLACK_S
 
 
 def limit_request(limits: Limits) -> dict[str, Any]:

@@ -1,16 +1,19 @@
-"""Which workers may leave, and which of them should leave first."""
+"""
+Which workers may leave, and which of them should leave first: of those that cost the same, the ones
+whose machine is soonest empty, because machines are paid for, not workers.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from dask_adaptive.model.amounts import format_duration
-from dask_adaptive.model.observed import ObservedWorker, Pin
+from dask_adaptive.model.observed import ObservedCluster, ObservedWorker, Pin
 from dask_adaptive.model.past import Past
 from dask_adaptive.model.plan import Blocker
 from dask_adaptive.model.reason import Reason
-from dask_adaptive.planner.actions.node_order import LITTLE, NodeOrder
 from dask_adaptive.planner.context import Horizon, PassContext
 
 
@@ -91,6 +94,35 @@ def veto(worker: ObservedWorker, at: VetoContext, *, busy_ok: bool = False) -> B
         if (objection := rule(worker, at)) is not None:
             return Blocker(worker.name, *objection)
     return None
+
+
+#: Results that only one worker holds, in bytes: up to this much costs nothing to move.
+LITTLE = 1 << 20
+
+#: What is left on a worker's node once those that may leave have left, and how many those are.
+Emptiness = tuple[int, int, str]
+
+NodeOrder = Callable[[ObservedWorker], Emptiness]
+
+
+def node_order(observed: ObservedCluster, free: Iterable[ObservedWorker]) -> NodeOrder:
+    """
+    How soon a worker's node can be empty, lowest first.
+
+    Of what else runs on a node nothing is known: it counts as if these were all.
+
+    Args:
+        free: Workers that may leave now.
+    """
+    workers = (w for group in observed.groups for w in group.workers)
+    every = Counter(w.node for w in workers if not w.is_deleting and w.retiring is None)
+    going = Counter(w.node for w in free)
+
+    def emptiness(worker: ObservedWorker) -> Emptiness:
+        node = worker.node
+        return every[node] - going[node], going[node], node
+
+    return emptiness
 
 
 def ranked(

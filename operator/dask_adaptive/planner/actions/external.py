@@ -116,7 +116,7 @@ def _lifted(context: PassContext) -> Iterator[Unpin]:
             by_name = () if pod.worker in connected else (pod.worker,)
             message = f"its annotation is gone; pod {pod.pod} is being deleted"
             names = (*pod.dask_names, *by_name)
-            yield Unpin(pod.worker, names, Reason.PIN_REMOVED, message)
+            yield Unpin(pod.worker, names, Reason.PIN_CHANGED, message)
 
 
 def _sync(worker: ObservedWorker, context: PassContext) -> Iterator[SetPin | Unpin]:
@@ -125,7 +125,7 @@ def _sync(worker: ObservedWorker, context: PassContext) -> Iterator[SetPin | Unp
     if asked is None:
         if held is not None:
             message = "its annotation is gone or has run out"
-            yield Unpin(worker.name, worker.dask_names, Reason.PIN_REMOVED, message)
+            yield Unpin(worker.name, worker.dask_names, Reason.PIN_CHANGED, message)
         return
     held_s = 0.0 if held is None else held.until - context.observed.scheduler.at
     left_s = asked.until - context.observed.at
@@ -136,6 +136,6 @@ def _sync(worker: ObservedWorker, context: PassContext) -> Iterator[SetPin | Unp
     is_as_long = held is not None and abs(held_s - ttl_s) <= PIN_SLACK_S
     if held is not None and is_as_long and held.reason == asked.reason:
         return
-    reason = Reason.INVALID_ANNOTATION if asked.problem else Reason.PIN_REQUESTED
+    reason = Reason.INVALID_ANNOTATION if asked.problem else Reason.PIN_CHANGED
     message = asked.problem or f"pinned by annotation for {format_duration(ttl_s)}"
     yield SetPin(worker.name, worker.dask_names, reason, message, ttl_s, asked.reason)

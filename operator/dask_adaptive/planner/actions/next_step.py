@@ -9,10 +9,16 @@ from dask_adaptive.model.amounts import counted, format_duration
 from dask_adaptive.model.observed import Leaving, ObservedWorker
 from dask_adaptive.model.plan import Action, Blocker, Cancel, Delete, GroupPlan, Retire, SetReplicas
 from dask_adaptive.model.reason import Reason
-from dask_adaptive.planner.actions.candidates import VetoContext, ranked, ranked_pending, veto
+from dask_adaptive.planner.actions.candidates import (
+    Emptiness,
+    VetoContext,
+    node_order,
+    ranked,
+    ranked_pending,
+    veto,
+)
 from dask_adaptive.planner.actions.external import drain_terminating_nodes
 from dask_adaptive.planner.actions.groups import GroupWorkers, is_creating, is_deleting, is_unseen
-from dask_adaptive.planner.actions.node_order import Emptiness, node_order
 from dask_adaptive.planner.context import PassContext
 from dask_adaptive.planner.number.stages import Draft, limited_by, why_at_rest, why_more
 from dask_adaptive.planner.recycling.select import GroupRecycling
@@ -188,7 +194,11 @@ def scale_down(
     """
     desired = draft.number
     unpinned = [w for w in ranked_pending(workers.pending) if w.manual_pin is None]
-    deletions = tuple(_never_connected(w) for w in unpinned[: workers.serving - desired])
+    deletions = tuple(
+        Delete(w.name, (), reason, f"not needed and not connected ({why})", w.uid)
+        for w in unpinned[: workers.serving - desired]
+        for reason, why in [w.absence]
+    )
     surplus = workers.serving - len(workers.pending) - desired
     if surplus <= 0:
         if not deletions:
@@ -251,11 +261,6 @@ def _divide(
         else:
             blockers.append(blocker)
     return free, tuple(blockers)
-
-
-def _never_connected(worker: ObservedWorker) -> Delete:
-    reason, why = worker.absence
-    return Delete(worker.name, (), reason, f"not needed and not connected ({why})", worker.uid)
 
 
 def _retire(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dask_adaptive.model.amounts import counted, format_duration
-from dask_adaptive.model.observed import ObservedCluster, ObservedScheduler
+from dask_adaptive.model.observed import Demand, ObservedCluster, ObservedScheduler
 from dask_adaptive.model.plan import DeleteCluster, Step
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
@@ -73,7 +73,9 @@ def deletion(
     if not observed.uid or is_paused(observed.pause):
         return None
     unused = _unused(observed, policy.idle, horizon or Horizon())
-    if unused and not _holds_something(scheduler):
+    has_client = scheduler.quiet.no_client_s <= 0
+    is_held = any(w.actors or (has_client and w.sole_bytes) for w in scheduler.workers)
+    if unused and not is_held:
         return DeleteCluster(observed.uid, Reason.CLUSTER_IDLE, f"{unused}: it is deleted")
     return None
 
@@ -104,9 +106,7 @@ def _has_work(scheduler: ObservedScheduler) -> bool:
         return True
     if any(w.processing for w in scheduler.workers):
         return True
-    demand = scheduler.demand
-    if demand is None:
-        return False
+    demand = scheduler.demand or Demand()
     return bool(demand.shuffles) or any(p.unfinished for p in demand.prefixes)
 
 
@@ -120,11 +120,6 @@ def _is_claimed(observed: ObservedCluster, horizon: Horizon) -> bool:
     )
 
 
-def _holds_something(scheduler: ObservedScheduler) -> bool:
-    has_client = scheduler.quiet.no_client_s <= 0
-    return any(w.actors or (has_client and w.sole_bytes) for w in scheduler.workers)
-
-
 def paused_step(desired: int, serving: int, pause: Pause) -> Step | None:
     """
     The number of workers that the annotations of a pause leave, where it is another one.
@@ -133,16 +128,18 @@ def paused_step(desired: int, serving: int, pause: Pause) -> Step | None:
     """
     if not is_paused(pause):
         return None
+    reason = Reason.INVALID_ANNOTATION if pause.problem else Reason.SCALING_PAUSED
     if pause.all:
-        return _pause_step(serving, Reason.PAUSED, pause, "nothing is scaled")
-    if pause.scale_in and desired < serving:
-        what = "no worker leaves"
+        reason, what = Reason.PAUSED, "nothing is scaled"
+    elif pause.scale_in and desired < serving:
+        what = f"{desired} wanted, {serving} held: no worker leaves"
     elif pause.scale_out and desired > serving:
-        what = "no worker is requested"
+        what = f"{desired} wanted, {serving} held: no worker is requested"
     else:
         return None
-    reason = Reason.INVALID_ANNOTATION if pause.problem else Reason.SCALING_PAUSED
-    return _pause_step(serving, reason, pause, f"{desired} wanted, {serving} held: {what}")
+    # The condition says when it ends: a sentence that counts down would be news all the time.
+    said = (part for part in (what, pause.message, pause.problem) if part)
+    return Step("pause", serving, reason, "; ".join(said))
 
 
 def is_paused(pause: Pause) -> bool:
@@ -150,9 +147,3 @@ def is_paused(pause: Pause) -> bool:
     if pause.left_s is not None and pause.left_s <= 0:
         return False
     return pause.all or pause.scale_in or pause.scale_out
-
-
-def _pause_step(replicas: int, reason: Reason, pause: Pause, what: str) -> Step:
-    # The condition says when it ends: a sentence that counts down would be news all the time.
-    said = (part for part in (what, pause.message, pause.problem) if part)
-    return Step("pause", replicas, reason, "; ".join(said))

@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from dask_adaptive.model.amounts import format_duration
-from dask_adaptive.model.observed import ObservedCluster, ObservedWorker
+from dask_adaptive.model.observed import ObservedWorker
 from dask_adaptive.model.plan import Blocker, Cancel, Restart, Retire
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Replacing
@@ -84,19 +84,6 @@ def recycle_unscaled(
     return tuple(recycled)
 
 
-def cancel_unscaled(
-    observed: ObservedCluster, scaled: Collection[str], reason: Reason, message: str
-) -> tuple[Cancel, ...]:
-    """Put workers of those groups that we let go back to service."""
-    return tuple(
-        Cancel(w.name, w.dask_names, reason, message)
-        for group in observed.groups
-        if group.name not in scaled
-        for w in group.workers
-        if w.is_connected and w.is_replaced
-    )
-
-
 def is_under_way(workers: GroupWorkers, due: Collection[RecycleCandidate]) -> bool:
     """Whether any worker of a group is being replaced, or is to be."""
     return bool(due) or any(w.is_replaced for w in workers.retiring)
@@ -120,8 +107,12 @@ def recycle_group(
     is_contested = len(selector.chosen) < len(assessment.due) or gate.blockers
     if selector.chosen and is_contested and any(c.rises for c in assessment.due):
         at.context.horizon.within(CONTESTED_S)
-    draining = [w for w in (*workers.retiring, *workers.restarting) if w.is_replaced]
-    floors = {w.name: past.floors[w.name] for w in draining if w.name in past.floors}
+    draining = [
+        Replacing(w.name, w.retiring.reason, w.retiring.message, "Draining")
+        for w in (*workers.retiring, *workers.restarting)
+        if w.retiring and w.retiring.reason and w.is_replaced
+    ]
+    floors = {r.worker: past.floors[r.worker] for r in draining if r.worker in past.floors}
     # Their replacement has gone again, or has not come yet.
     short = {n for n, f in floors.items() if heads.in_service < min(f, at.desired)}
     return GroupRecycling(
@@ -133,7 +124,7 @@ def recycle_group(
         retire=tuple(gate.retire),
         restart=_restarts(workers, at),
         blockers=(*selector.blockers, *gate.blockers),
-        rows=(*map(_drain_row, draining), *selector.rows, *gate.rows),
+        rows=(*draining, *selector.rows, *gate.rows),
         storm=selector.storm,
         left=max(0, selector.left),
         floors={**floors, **gate.floors},
@@ -217,12 +208,6 @@ def _restarts(workers: GroupWorkers, at: RecycleContext) -> tuple[Restart, ...]:
 
 def _cancel(worker: ObservedWorker, reason: Reason, message: str) -> Cancel:
     return Cancel(worker.name, worker.dask_names, reason, message)
-
-
-def _drain_row(worker: ObservedWorker) -> Replacing:
-    reason = worker.retires_for or Reason.RECYCLING
-    message = worker.retiring.message if worker.retiring else ""
-    return Replacing(worker.name, reason, message, "Draining")
 
 
 @dataclass(frozen=True, slots=True)

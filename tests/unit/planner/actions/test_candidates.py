@@ -54,17 +54,17 @@ HELD = Pin("manual", OWNER, "why", 60.0)
 @table(
     "changes, expected",
     asked_for=({"manual_pin": ManualPin(60.0, "why")},
-        SetPin("a", ("a",), Reason.PIN_REQUESTED, "1m", 60.0, "why")),
+        SetPin("a", ("a",), Reason.PIN_CHANGED, "1m", 60.0, "why")),
     unreadable=({"manual_pin": ManualPin(60.0, "why", "cannot be read")},
         SetPin("a", ("a",), Reason.INVALID_ANNOTATION, "", 60.0, "why")),
-    gone=({"pins": (HELD,)}, Unpin("a", ("a",), Reason.PIN_REMOVED, "")),
+    gone=({"pins": (HELD,)}, Unpin("a", ("a",), Reason.PIN_CHANGED, "")),
     not_ours=({"pins": (replace(HELD, owner="me"),)}, None),
     nor_a_persons=({"pins": (replace(HELD, source="client"),)}, None),
     in_step=({"pins": (HELD,), "manual_pin": ManualPin(60.0 + PIN_SLACK_S, "why")}, None),
     another_reason=({"pins": (HELD,), "manual_pin": ManualPin(60.0, "other")},
-        SetPin("a", ("a",), Reason.PIN_REQUESTED, "1m", 60.0, "other")),
+        SetPin("a", ("a",), Reason.PIN_CHANGED, "1m", 60.0, "other")),
     to_be_renewed=({"pins": (HELD,), "manual_pin": ManualPin(61.0 + PIN_SLACK_S, "why")},
-        SetPin("a", ("a",), Reason.PIN_REQUESTED, "1m31s", 91.0, "why")),
+        SetPin("a", ("a",), Reason.PIN_CHANGED, "1m31s", 91.0, "why")),
 )  # fmt: skip
 def test_pins_follow_annotations(changes: dict[str, Any], expected: object) -> None:
     told = pins_set(cluster([worker("a", **changes)]))
