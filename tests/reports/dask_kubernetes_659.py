@@ -10,6 +10,6 @@ client = Client()
 futures = client.map(lambda i: time.sleep(1) or i, range(40))
 until(lambda: len(workers(client)) == 2)
 there = workers(client)
-until(lambda: sum(f.done() for f in futures) >= 36)
+until(lambda: sum(f.done() for f in futures) >= 30)
 assert workers(client) == there
 assert client.gather(futures) == list(range(40))

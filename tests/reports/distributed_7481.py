@@ -1,13 +1,12 @@
 # dask/distributed#7481: scaling down closed workers that had a running task while idle ones were
 # there.
-import time
-
 from dask.distributed import Client
-from retold import grow, shrink, workers
+from retold import grow, hold, shrink
 
 client = Client()
 grow(client)
-long = client.submit(lambda: time.sleep(12) or __import__("os").environ["DASK_WORKER_NAME"])
+go, long = hold(client, 1)
 shrink(client)
-assert not long.done()
-assert workers(client) == {long.result()}
+assert not long[0].done()
+go.set()
+client.gather(long)
