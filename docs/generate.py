@@ -27,6 +27,7 @@ REFERENCE = ROOT / "docs/reference"
 CRD = ROOT / "manifests/crds/adaptivepolicies.yaml"
 REASON = ROOT / "operator/dask_adaptive/model/reason.py"
 WIRE = ROOT / "operator/dask_adaptive_agent/wire.py"
+PATCHING = ROOT / "operator/dask_adaptive_agent/patching.py"
 
 #: A sentence for each Reason.
 SENTENCES = ROOT / "docs/reasons.yaml"
@@ -249,6 +250,22 @@ def comments_of(source: str) -> dict[int, str]:
     return {t.start[0]: t.string.lstrip("# ") for t in tokens if t.type == tokenize.COMMENT}
 
 
+def said_over(source: str, module: Any) -> dict[Any, str]:
+    """By value of the module, also within a list: the comment over it."""
+    comments = comments_of(source)
+    found: dict[Any, str] = {}
+    for node in ast.parse(source).body:
+        first = node.lineno
+        while first - 1 in comments:
+            first -= 1
+        text = " ".join(comments[line].lstrip(": ") for line in range(first, node.lineno))
+        for name in ast.walk(node.targets[0]) if isinstance(node, ast.Assign) else ():
+            if isinstance(name, ast.Name):
+                value = getattr(module, name.id)
+                found.update(dict.fromkeys(value if isinstance(value, list) else [value], text))
+    return found
+
+
 def wire_row(field: ast.AnnAssign, comments: dict[int, str]) -> str:
     assert isinstance(field.target, ast.Name)
     last = field.end_lineno or field.lineno
@@ -280,6 +297,7 @@ def patches_page() -> str:
     sys.path.insert(0, str(ROOT / "operator"))
     from dask_adaptive_agent import patching
 
+    why = said_over(PATCHING.read_text(), patching)
     lines = [
         MADE.format(source="operator/dask_adaptive_agent/patching.py"),
         PATCHES_INTRODUCTION,
@@ -289,7 +307,7 @@ def patches_page() -> str:
     places: dict[str, list[str]] = {}  # those of which the same is said are one row
     for target in patching.TARGETS:
         guard = " ".join(f"{target.guard.__doc__ if target.guard else ''} {target.proof}".split())
-        said = (target.why, target.when, target.releases, guard, target.way_out)
+        said = (why[target], target.when, target.releases, guard, target.way_out)
         places.setdefault(" | ".join(map(str, said)), []).append(f"`{target}`")
     lines += [f"| {', '.join(named)} | {said} |" for said, named in places.items()]
     return "\n".join(lines) + "\n"

@@ -29,7 +29,7 @@ from types import MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakSet
 
-from dask_adaptive_agent.failing import logged
+from dask_adaptive_agent.component import logged
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, WorkerState
@@ -76,7 +76,7 @@ def _number(release: str) -> list[int]:
 @dataclass(frozen=True)
 class Target:
     """
-    One place of upstream's.
+    One place of upstream's. The comment over it says why we are there; the documentation quotes it.
 
     Its owner is `Scheduler`, `Scheduler.handlers` or `Scheduler.stream_handlers`, of one scheduler;
     `extensions.NAME`, that extension of it; `module` or `module:Class`, for the process. Anything
@@ -85,7 +85,6 @@ class Target:
 
     owner: str
     name: str  # of the attribute, or the key
-    why: str  # we are there
     when: str = "always"  # it is in force
     way_out: str = NO_AGENT  # how people do without it; where a guard fails, it is off by itself
     releases: Releases = Releases()  # of distributed where it is patched
@@ -143,15 +142,23 @@ class Patches:
         What is replaced for the process serves all its schedulers: it must do for those without an
         agent what upstream does. The first `wrap` is used for all who put one there.
         """
-        return self._add(Patch(target, self._layer(target, owner), wrap))
+        return self._add(target, wrap, owner)
 
     def listen(self, target: Target, listener: Listener) -> Patch:
         """Call `listener(message)`, which may change it, before what handles a stream so far."""
-        return self._add(Patch(target, self._layer(target, None), listener, is_listener=True))
+        return self._add(target, listener, None, is_listener=True)
 
-    def _add(self, patch: Patch) -> Patch:
-        patch.layer.add(patch)
-        self._patches.append(patch)
+    def _add(self, target: Target, hook: Any, owner: Any, *, is_listener: bool = False) -> Patch:
+        """Raises `Mismatch`."""
+        if owner is None:
+            owner = _owner(target, self._scheduler)
+        is_shared = isinstance(owner, (type, ModuleType))
+        layer = _Shared.at(owner, target.name) if is_shared else _Layer.at(owner, target.name)
+        if target.guard is not None and all(patch.target is not target for patch in layer.patches):
+            target.guard(self._scheduler, layer.stock)
+        patch = Patch(target, layer, hook, is_listener)
+        layer.add(patch)
+        self._patches = [*(one for one in self._patches if one.is_on), patch]
         return patch
 
     def before_removals(self, is_announced: Callable[[WorkerState], bool]) -> list[Patch]:
@@ -202,17 +209,6 @@ class Patches:
         for patch in reversed(self._patches):
             patch.remove()
         self._patches = []
-
-    def _layer(self, target: Target, owner: Any) -> _Layer | _Shared:
-        """The layer that hooks of the target go to. Raises `Mismatch`."""
-        if owner is None:
-            owner = _owner(target, self._scheduler)
-        is_shared = isinstance(owner, (type, ModuleType))
-        layer = _Shared.at(owner, target.name) if is_shared else _Layer.at(owner, target.name)
-        if target.guard is not None and all(patch.target is not target for patch in layer.patches):
-            target.guard(self._scheduler, layer.stock)
-        self._patches = [patch for patch in self._patches if patch.is_on]
-        return layer
 
 
 def _owner(target: Target, scheduler: Any) -> Any:
@@ -441,183 +437,138 @@ def relief(name: str) -> str:
 
 
 def _with_rpc(
-    name: str, rpc: str, why: str, guard: Callable[[Any, Any], None], when: str = "always"
+    name: str, rpc: str, guard: Callable[[Any, Any], None], when: str = "always"
 ) -> tuple[Target, Target]:
     """A method, and the handler by which clients and workers call it."""
-    return (
-        Target("Scheduler", name, why, when, guard=guard),
-        Target(_RPC, rpc, why, when, guard=guard),
-    )
+    return Target("Scheduler", name, when, guard=guard), Target(_RPC, rpc, when, guard=guard)
 
 
 _STREAM, _RPC = "Scheduler.stream_handlers", "Scheduler.handlers"
 _SCHEDULER = "distributed.scheduler"
-
 _REPORT = _takes("key", "worker", "stimulus_id")
-_COUNTS = "Counts the run for quotas, and notes when its worker was last active."
-TASK_FINISHED = Target(_STREAM, "task-finished", _COUNTS, guard=_REPORT)
-TASK_ERRED = Target(
-    _STREAM,
-    "task-erred",
-    f"{_COUNTS} Of a failed copy it counts none: tasks that need it run where the result is.",
-    guard=_REPORT,
-)
-RESCHEDULE = Target(
-    _STREAM,
-    "reschedule",
-    f"{_COUNTS} With `pickling: Shared`, a worker that lacks a callable sends its task back.",
-    guard=_REPORT,
-)
+_FROM_SHUFFLES = "from the first P2P shuffle on"
+_EXACT = ("while a quota of tasks is exact", "`spec.recycle.tasks.exact: false`")
+_FROM_PASSES = "from the first pass of an operator on"
+
+#: Counts the run for quotas, and notes when its worker was last active.
+TASK_FINISHED = Target(_STREAM, "task-finished", guard=_REPORT)
+#: Counts the run for quotas, and notes when its worker was last active. Of a failed copy it counts
+#: none: tasks that need it run where the result is.
+TASK_ERRED = Target(_STREAM, "task-erred", guard=_REPORT)
+#: Counts the run for quotas, and notes when its worker was last active. With `pickling: Shared`, a
+#: worker that lacks a callable sends its task back.
+RESCHEDULE = Target(_STREAM, "reschedule", guard=_REPORT)
+#: What needs a copy that was taken back has to fetch it.
 RELEASED = Target(
-    _STREAM,
-    "release-worker-data",
-    "What needs a copy that was taken back has to fetch it.",
-    "from a policy, or the first drain or cordon, on",
-    guard=_REPORT,
+    _STREAM, "release-worker-data", "from a policy, or the first drain or cordon, on", guard=_REPORT
 )
+#: A worker that is drained or cordoned reports `running` when its memory monitor resumes it. That
+#: does not bring it back to service.
 STATUS_CHANGE = Target(
     _STREAM,
     "worker-status-change",
-    "A worker that is drained or cordoned reports `running` when its memory monitor resumes it. "
-    "That does not bring it back to service.",
-    when="from the first drain or cordon on",
+    "from the first drain or cordon on",
     guard=_takes("status", "worker", "stimulus_id"),
 )
+#: A worker whose process is sure to end leaves its name to the one that comes with it. A scheduler
+#: refuses a name that is taken.
 REGISTER_WORKER_RPC = Target(
-    _RPC,
-    "register-worker",
-    "A worker whose process is sure to end leaves its name to the one that comes with it. A "
-    "scheduler refuses a name that is taken.",
-    when="from the first notice of an end on",
-    guard=_takes("name", "address"),
+    _RPC, "register-worker", "from the first notice of an end on", guard=_takes("name", "address")
 )
+#: Pinned workers are never named, and workers that are leaving are not counted. Upstream's rule
+#: decides, or somebody else's, if one is there already. Where it fails, no worker is named.
 WORKERS_TO_CLOSE, WORKERS_TO_CLOSE_RPC = _with_rpc(
     "workers_to_close",
     "workers_to_close",
-    "Pinned workers are never named, and workers that are leaving are not counted. Upstream's rule "
-    "decides, or somebody else's, if one is there already. Where it fails, no worker is named.",
     _answers_by_n,
     when="from the first pin, shuffle, drain or cordon on",
 )
+#: A worker whose `--lifetime` has ended is drained first. A call that names pinned workers is
+#: obeyed, and noted.
 RETIRE_WORKERS, RETIRE_WORKERS_RPC = _with_rpc(
-    "retire_workers",
-    "retire_workers",
-    "A worker whose `--lifetime` has ended is drained first. A call that names pinned workers is "
-    "obeyed, and noted.",
-    _takes("workers", "names", "stimulus_id"),
+    "retire_workers", "retire_workers", _takes("workers", "names", "stimulus_id")
 )
-REMOVE_WORKER, REMOVE_WORKER_RPC = _with_rpc(
-    "remove_worker",
-    "unregister",
-    "Counts what is lost with a worker, while the scheduler still knows what it has. A worker that "
-    "dies after its announced end does not count as killed by its tasks.",
-    _takes("address"),
-)
-_TELLING = "A worker whose address code is told stays as long as what it was asked for is wanted."
-_NO_CLIENT_PINS = "`spec.pins.client.enabled: false`"
+#: Counts what is lost with a worker, while the scheduler still knows what it has. A worker that
+#: dies after its announced end does not count as killed by its tasks.
+REMOVE_WORKER, REMOVE_WORKER_RPC = _with_rpc("remove_worker", "unregister", _takes("address"))
+#: A worker whose address code is told stays as long as what it was asked for is wanted.
 WHO_HAS_RPC, HAS_WHAT_RPC = [
-    Target(_RPC, name, _TELLING, "from a policy on", _NO_CLIENT_PINS, guard=_takes(argument))
-    for name, argument in (("who_has", "keys"), ("has_what", "workers"))
+    Target(_RPC, name, "from a policy on", "`spec.pins.client.enabled: false`", guard=guard)
+    for name, guard in (("who_has", _takes("keys")), ("has_what", _takes("workers")))
 ]
+#: A new P2P shuffle waits for workers on their way, as long as it pays.
 SHUFFLE_RPC = Target(
-    _RPC,
-    "shuffle_get_or_create",
-    "A new P2P shuffle waits for workers on their way, as long as it pays.",
-    when="from the first P2P shuffle on",
-    way_out="`spec.shuffle.waitForWorkers: Disabled`",
+    _RPC, "shuffle_get_or_create", _FROM_SHUFFLES, "`spec.shuffle.waitForWorkers: Disabled`"
 )
-_CHOOSING = "A new P2P shuffle gets no worker that is leaving, unless there is no other."
-SHUFFLE_CHOICE = Target(
-    "extensions.shuffle",
-    "_calculate_worker_for",
-    _CHOOSING,
-    when="from the first P2P shuffle on",
-    releases=Releases(since="2024.2.0"),
-)
-SHUFFLE_CHOICE_OLD = Target(
-    "extensions.shuffle",
-    "_pin_output_workers",
-    _CHOOSING,
-    when="from the first P2P shuffle on",
-    releases=Releases(before="2024.2.0"),
-)
-ADD_TO_PROCESSING = Target(
-    "Scheduler",
-    "_add_to_processing",
-    "A worker that has as many tasks as its quota allows is taken out of service at once.",
-    when="while a quota of tasks is exact",
-    way_out="`spec.recycle.tasks.exact: false`",
-)
-MOVE_TASK_REQUEST = Target(
-    "extensions.stealing",
-    "move_task_request",
-    "A worker that has left service in the middle of a round of stealing takes nothing.",
-    when="while a quota of tasks is exact",
-    way_out="`spec.recycle.tasks.exact: false`",
-)
-_CLIENTS = (
-    "Notes that a client sends data, or waits for workers.",
-    "from the first pass of an operator on",
-)
-SCATTER_RPC = Target(_RPC, "scatter", *_CLIENTS)
-NCORES_RUNNING_RPC = Target(_RPC, "ncores_running", *_CLIENTS)
-UPDATE_DATA_RPC = Target(_RPC, "update_data", *_CLIENTS)
-IDENTITY_POLLS = Target(_RPC, "identity", *_CLIENTS)
+#: A new P2P shuffle gets no worker that is leaving, unless there is no other.
+SHUFFLE_CHOICE, SHUFFLE_CHOICE_OLD = [
+    Target("extensions.shuffle", name, _FROM_SHUFFLES, releases=releases)
+    for name, releases in (
+        ("_calculate_worker_for", Releases(since="2024.2.0")),
+        ("_pin_output_workers", Releases(before="2024.2.0")),
+    )
+]
+#: A worker that has as many tasks as its quota allows is taken out of service at once.
+ADD_TO_PROCESSING = Target("Scheduler", "_add_to_processing", *_EXACT)
+#: A worker that has left service in the middle of a round of stealing takes nothing.
+MOVE_TASK_REQUEST = Target("extensions.stealing", "move_task_request", *_EXACT)
+#: Notes that a client sends data, or waits for workers.
+SCATTER_RPC, NCORES_RUNNING_RPC, UPDATE_DATA_RPC, IDENTITY_POLLS = [
+    Target(_RPC, name, _FROM_PASSES)
+    for name in ("scatter", "ncores_running", "update_data", "identity")
+]
+#: Answers from a message that is kept for up to a second.
 IDENTITY_RPC = Target(
     _RPC,
     "identity",
-    "Answers from a message that is kept for up to a second.",
     way_out=relief("identity"),
     releases=Releases(before="2026.7.0"),
     guard=_is_upstreams,
     proof="A kept answer reads like a fresh one.",
 )
+#: Tells clients of workers to poll hardly at all.
 CLIENT_HEARTBEAT = Target(
     _STREAM,
     "heartbeat-client",
-    "Tells clients of workers to poll hardly at all, and others by how many people there are.",
     way_out=relief("clientInfo"),
     releases=Releases(since="2025.4.0", before="2026.7.0"),
     guard=_is_upstreams,
     proof="On a stand-in it notes the time, sends one interval, and asks for nothing else.",
 )
+#: Pickles a callable that goes by value once, not once for each task.
 PICKLE_DUMPS = Target(
     "distributed.protocol.pickle",
     "dumps",
-    "Pickles a callable that goes by value once, not once for each task.",
     way_out=relief("pickling"),
     releases=Releases(since="2023.8.1"),
     proof="Samples of tasks give the same values when they have come through a message.",
 )
+#: Parses each worker's address once.
 HOST = Target(
     f"{_SCHEDULER}:WorkerState",
     "host",
-    "Parses each worker's address once.",
     way_out=relief("host"),
     releases=Releases(before="2025.4.0"),
     guard=_is_upstreams,
     proof="Its answer for a known address needs nothing but that address.",
 )
-
-
-#: What upstream sums up over all groups of a prefix at each read.
-PREFIX_READS = tuple(
+#: Keeps upstream's answer, which it sums up over all groups of a prefix at each read, for a moment.
+PREFIX_READS = [
     Target(
         f"{_SCHEDULER}:TaskPrefix",
         name,
-        "Keeps upstream's answer for a prefix with many groups for a moment.",
         way_out=relief("prefixes"),
         releases=Releases(before="2024.6.0"),
         guard=_is_upstreams,
     )
     for name in ("states", "active_states", "nbytes_total", "duration", "types", "__len__")
-)
+]
+#: Sends a worker each callable once.
 STREAM_SEND = Target(
     "BatchedSend of a worker",
     "send",
-    "Sends a worker each callable once.",
-    when="while `spec.scheduler.relief.pickling: Shared`",
-    way_out="`spec.scheduler.relief.pickling: Auto`",
+    "while `spec.scheduler.relief.pickling: Shared`",
+    "`spec.scheduler.relief.pickling: Auto`",
 )
 
 #: All of them, in the order of the documentation.

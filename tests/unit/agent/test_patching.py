@@ -14,10 +14,10 @@ import pytest
 from dask_adaptive_agent.patching import Mismatch, Patches, Releases, Target
 from support.agent_cluster import in_force
 
-METHOD = Target("Scheduler", "name", "why")
-STREAM = Target("Scheduler.stream_handlers", "report", "why")
-MODULE = Target("stand_in_for_upstream", "function", "why")
-CLASS = Target("stand_in_for_upstream:Class", "prop", "why")
+METHOD = Target("Scheduler", "name")
+STREAM = Target("Scheduler.stream_handlers", "report")
+MODULE = Target("stand_in_for_upstream", "function")
+CLASS = Target("stand_in_for_upstream:Class", "prop")
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_a_listener_that_raises_does_not_keep_a_message_from_the_scheduler(
 def test_where_there_is_nothing_to_replace_nothing_is_put(owner: Any, patches: Patches) -> None:
     for owner_name in ("Scheduler", "Scheduler.handlers", "extensions.x", "no_such_module"):
         with pytest.raises(Mismatch):
-            patches.put(Target(owner_name, "absent", "why"), adding("ours"))
+            patches.put(Target(owner_name, "absent"), adding("ours"))
 
     assert {} == in_force(patches)
 
@@ -164,7 +164,7 @@ def test_a_guard_that_fails_keeps_us_out(owner: Any, patches: Patches) -> None:
         raise Mismatch("not as known")
 
     with pytest.raises(Mismatch, match="not as known"):
-        patches.put(Target("Scheduler", "name", "why", guard=guard), adding("ours"))
+        patches.put(Target("Scheduler", "name", guard=guard), adding("ours"))
 
     assert "name" not in vars(owner)
 
