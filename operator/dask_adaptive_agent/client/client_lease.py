@@ -234,7 +234,7 @@ class ClientLease(Pin):
         # turn, and it is the caller who stops waiting. Python 3.9's locks belong to a loop.
         self._turn = asyncio.Lock()
         async with self._turn:
-            await self._first()
+            await self._hold(is_first=True)
             self._schedule(self._every_s)
 
     async def _release(self) -> None:
@@ -251,15 +251,6 @@ class ClientLease(Pin):
         request = {"source": wire.CLIENT, "owner": self._owner, "protocol": wire.PROTOCOL}
         await self.connection.ask(wire.UNPIN, **request)
 
-    async def _first(self) -> None:
-        self._names = await self._whom()
-        try:
-            await self._hold(self._names)
-        except ValueError:
-            if self._asked is not None:
-                raise
-            await self._hold_those_here()  # one of all has left meanwhile
-
     async def _whom(self) -> list[str]:
         if self._asked is not None:
             return self._asked
@@ -271,18 +262,24 @@ class ClientLease(Pin):
             raise PinUnavailable("no worker is connected: client.wait_for_workers(1) waits for one")
         return everybody
 
-    async def _hold(self, names: list[str]) -> None:
+    async def _hold(self, *, is_first: bool = False) -> None:
+        """Claim the workers, or those that are still there; PinUnavailable if none is."""
+        if is_first:
+            self._names = await self._whom()
         asked_at = monotonic()
-        self._note(await self._pin(names), asked_at)
-
-    async def _hold_those_here(self) -> list[str]:
-        """Pin those that are still connected, and return them; PinUnavailable if there are none."""
-        asked_at = monotonic()
-        granted = await self._pin_those_here(self._names)
-        if not granted:
-            raise PinUnavailable("none of the workers is connected any more")
-        self._note(granted, asked_at)
-        return list(self.workers)
+        try:
+            granted = await self._pin(self._names)
+            self._complete_at = asked_at
+        except ValueError:
+            if is_first and self._asked is not None:
+                raise
+            granted = await self._pin_those_here(self._names)
+            if not granted:
+                raise PinUnavailable("none of the workers is connected any more") from None
+            if asked_at - self._complete_at > RETURN_S:
+                self._names = [name for name, _ in granted]
+        self.workers = tuple(name for name, _ in granted)
+        self._until = asked_at + min([ms for _, ms in granted], default=0) / 1000
 
     async def _pin_those_here(self, names: list[str]) -> list[tuple[str, int]]:
         try:
@@ -307,10 +304,6 @@ class ClientLease(Pin):
             ttl_ms=math.ceil(self._ttl_s * 1000),
         )
         return [(str(name), ms) for name, ms in answer["pinned"]]
-
-    def _note(self, granted: list[tuple[str, int]], asked_at: float) -> None:
-        self.workers = tuple(name for name, _ in granted)
-        self._until = asked_at + min((ms for _, ms in granted), default=0) / 1000
 
     async def _answer(self, op: str, **request: Any) -> Any:
         answer = await self.connection.ask(op, protocol=wire.PROTOCOL, **request)
@@ -343,7 +336,7 @@ class ClientLease(Pin):
             if self._is_over:
                 return
             try:
-                await self._again()
+                await self._hold()
                 self._schedule(self._every_s)
             except PinRefused as refused:
                 self._warn(refused)
@@ -354,15 +347,6 @@ class ClientLease(Pin):
             except Exception as problem:  # nobody else could catch it; the block goes on
                 self._warn(problem)
                 self._retry(self._every_s)
-
-    async def _again(self) -> None:
-        try:
-            await self._hold(self._names)
-            self._complete_at = monotonic()
-        except ValueError:
-            here = await self._hold_those_here()
-            if monotonic() - self._complete_at > RETURN_S:
-                self._names = here
 
     def _retry(self, delay_s: float) -> None:
         if self.connection.is_closed:
@@ -381,10 +365,7 @@ def seconds(ttl: Any) -> float:
     """Reads the length of a lease; ValueError says how to write one."""
     if isinstance(ttl, timedelta):
         ttl = ttl.total_seconds()
-    if isinstance(ttl, str):
-        text = ttl.replace(" ", "")
-        if not _DURATION.fullmatch(text):
-            raise ValueError(f"ttl={ttl!r} is no duration; write one like '90s', '30m' or '1h30m'")
+    if isinstance(ttl, str) and _DURATION.fullmatch(text := ttl.replace(" ", "")):
         ttl = sum(float(number) * _UNITS_S[unit] for number, unit in _PART.findall(text))
     if isinstance(ttl, bool) or not isinstance(ttl, (int, float)) or not math.isfinite(ttl):
         raise ValueError(f"ttl={ttl!r} is no duration; write one like '90s', '30m' or '1h30m'")

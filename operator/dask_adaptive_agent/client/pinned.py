@@ -158,10 +158,8 @@ class WantLease(ClientLease):
         self._is_kept = True
         self._schedule(self._every_s)
 
-    async def _first(self) -> None:
+    async def _hold(self, *, is_first: bool = False) -> None:
         await self._tell(self._n)
-
-    _again = _first
 
     async def _farewell(self) -> None:
         await self._tell(0)
