@@ -15,40 +15,26 @@ from dask_adaptive_agent import __version__, patching, wire
 from dask_adaptive_agent.answers import Answers
 from dask_adaptive_agent.demand.client_calls import ClientCalls
 from dask_adaptive_agent.demand.demand import DemandView
+from dask_adaptive_agent.demand.durations import Durations
 from dask_adaptive_agent.drain.drain import Drain, Terms
-from dask_adaptive_agent.drain.drains import Drains, combined
-from dask_adaptive_agent.drain.upstream_calls import UpstreamCalls
+from dask_adaptive_agent.drain.drains import Drains, UpstreamCalls, combined
 from dask_adaptive_agent.page.page import DashboardPage, Looks
 from dask_adaptive_agent.patching import Mismatch, Patch, Patches
-from dask_adaptive_agent.pins.known_workers import KnownWorkers
-from dask_adaptive_agent.pins.pinned_workers import PinnedWorkers, WorkerFloors
+from dask_adaptive_agent.pins.pinned_workers import KnownWorkers, PinnedWorkers, WorkerFloors
 from dask_adaptive_agent.protocol.changes import Signs, Watch
 from dask_adaptive_agent.protocol.handlers import Parts, guarded
 from dask_adaptive_agent.protocol.operator_side import Notes, OperatorLease, OperatorPlans
-from dask_adaptive_agent.protocol.requests import (
-    AgentSettings,
-    Malformed,
-    Request,
-    flag,
-    millis,
-    names,
-    number,
-    one_of,
-    optional_names,
-    read_settings,
-    shown,
-    text,
-)
+from dask_adaptive_agent.protocol.requests import AgentSettings, Malformed, Request, shown
 from dask_adaptive_agent.quotas.cordons import Cordons
 from dask_adaptive_agent.quotas.roster import Entry, Roster, SoleBytes
 from dask_adaptive_agent.quotas.worker_limits import WorkerLimits
 from dask_adaptive_agent.relief.registry import Reliefs, at_start
 from dask_adaptive_agent.relief.workers_to_close import WorkersToClose
-from dask_adaptive_agent.service.stuck_threads import StuckThreads
-from dask_adaptive_agent.service.worker_groups import group_of
+from dask_adaptive_agent.service.gate import Gates
+from dask_adaptive_agent.service.task_mover import StuckThreads
 from dask_adaptive_agent.shuffle.delay import ShuffleDelay
-from dask_adaptive_agent.shuffle.runs import ShufflePlacement, Shuffles
-from dask_adaptive_agent.shuffle.upcoming import Barriers
+from dask_adaptive_agent.shuffle.runs import Barriers, Shuffles
+from dask_adaptive_agent.text import group_of
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, WorkerState
@@ -62,11 +48,15 @@ LEAVE_MS = 25_000
 ENDING = (Status.closing, Status.closed, Status.failed)
 
 
+#: A worker with one of these statuses is on its way out, by whoever's decision.
+LEAVING = frozenset({Status.closing_gracefully, Status.closing, Status.closed, Status.failed})
+
+
 class Agent:
     """Everything the agent knows about one scheduler, and one method a message of `wire`."""
 
     def __init__(self, scheduler: Scheduler, clock: Callable[[], float] = monotonic) -> None:
-        self.scheduler = scheduler
+        self.scheduler: Any = scheduler
         self.clock = clock
         self.session = uuid4().hex
         self.patches = Patches(scheduler)
@@ -81,90 +71,28 @@ class Agent:
         self.limits = WorkerLimits(clock)
         #: Tasks and results lost with workers, as in `wire.Snapshot.redone`.
         self.redone = dict.fromkeys((wire.LOST, wire.FORCED, wire.ENDED), 0)
-        self._noting = (scheduler, clock, self.notes.add)
-        self._make_claims()
-        self._make_exits()
-        self._make_shuffles()
-        self.reliefs = Reliefs(scheduler, clock, self.notes.add)
-        self.demand = DemandView(
-            scheduler, clock, self.roster, self.cordons.durations, self.barriers, self.parts
-        )
-        of_all = (scheduler, clock, self.roster.entries, self.lease)
-        self.stuck, self.clients = StuckThreads(*of_all), ClientCalls(*of_all)
+        # Whoever holds workers, or wants some.
+        self.shuffles = Shuffles(self)
+        self.pins = PinnedWorkers(self)
+        self.known = KnownWorkers(self)
+        self.floors = WorkerFloors(self)
+        self.clients = ClientCalls(self)
+        # The ways out of service, which take workers over from each other.
+        self.gates = Gates(self)
+        self.durations = Durations(self)
+        self.cordons = Cordons(self)
+        self.drains = Drains(self)
+        self.upstream_calls = UpstreamCalls(self)
+        self.closing = WorkersToClose(self)
+        # What is told, and what is put off or taken off.
+        self.barriers = Barriers(self)
+        self.shuffle_wait = ShuffleDelay(self)
+        self.reliefs = Reliefs(self)
+        self.demand = DemandView(self)
+        self.stuck = StuckThreads(self)
         self.answers = Answers(self)
         self.watch = Watch(self._signs)
         self.page = DashboardPage(scheduler, Looks(self))
-
-    def _make_claims(self) -> None:
-        """Whoever holds workers, or wants some."""
-        self.shuffles = Shuffles(
-            self.scheduler,
-            self.clock,
-            timeout_s=lambda: self.settings.shuffle_timeout_s,
-            expired=lambda run: self.pins.shuffle_expired(run),
-        )
-        self.pins = PinnedWorkers(
-            *self._noting, self.settings, self.shuffles, own_name=lambda ws: self.drains.name_of(ws)
-        )
-        self.known = KnownWorkers(
-            self.scheduler, self.pins.leases, self.settings, self.lease, self.expect_holds
-        )
-        self.floors = WorkerFloors(self.clock, self.settings)
-
-    def _make_exits(self) -> None:
-        """The ways out of service, which take workers over from each other."""
-        self.cordons = Cordons(
-            *self._noting,
-            self.roster.entries,
-            self.limits,
-            self.lease,
-            is_pinned=self.pins.is_pinned,
-            is_leaving=self.is_draining,
-            in_shuffle=lambda address: address in self.pins.in_shuffles(),
-            are_arriving=self.plans.are_arriving,
-            heeds_lifetimes=lambda: self.settings.lifetime_s > 0,
-            expect_leaving=self.expect_leaving,
-        )
-        self.drains = Drains(
-            *self._noting,
-            cordons=self.cordons,
-            pins_of=lambda ws, over: ", ".join(self.pins.holders(ws, over=over)),
-            settings=self.settings,
-            is_sending=lambda: self.clients.is_sending,
-        )
-        self.upstream_calls = UpstreamCalls(
-            *self._noting,
-            self.drains,
-            leaving=self.out_of_service,
-            pinned_by=lambda ws: ", ".join(self.pins.holders(ws)),
-        )
-        self.closing = WorkersToClose(
-            self.scheduler,
-            self.free,
-            leaving=self.out_of_service,
-            covers_shuffles=lambda: self.settings.shuffle_pins and self.shuffles.is_known,
-        )
-
-    def _make_shuffles(self) -> None:
-        self.barriers = Barriers(
-            self.scheduler,
-            self.clock,
-            has_begun=self.shuffles.has_begun,
-            first=self._serve_shuffles,
-        )
-        self.placement = ShufflePlacement(
-            self.scheduler, leaving=self.out_of_service, chosen=self.shuffles.look
-        )
-        self.shuffle_wait = ShuffleDelay(
-            *self._noting,
-            barriers=self.barriers,
-            durations=self.cordons.durations,
-            plans=self.plans,
-            silent_s=lambda: self.lease.silent_s,
-            most_s=lambda: self.settings.shuffle_wait_ms / 1000,
-            out_of_service=self.out_of_service,
-            departing=self.drains.terminations,
-        )
 
     def install(self) -> None:
         """
@@ -173,9 +101,9 @@ class Agent:
         Counters: put in later, runs and losses of before would be missing, and idle times be wrong.
         Calls that retire workers: one that has begun unseen would take away a worker that we drain.
         """
-        self._add_feature("counting", self.cordons.install)
-        self._add_feature("orders", self.upstream_calls.install)
-        self._add_feature("removals", lambda put: put.before_removals(self._removing))
+        self._expect("counting", self.cordons.install)
+        self._expect("orders", self.upstream_calls.install)
+        self._expect("removals", lambda put: put.before_removals(self._removing))
         if self.parts.section("shuffles", lambda: bool(self.shuffles.running()), True):
             self.expect_holds()
 
@@ -214,33 +142,27 @@ class Agent:
         }
 
     def configure(self, request: Request) -> None:
-        changes = read_settings(request)
+        changes = self.settings.read(request)
         if changes:
             self.lease.begin()
             self._expect("copies", self.drains.asked.install)
             self._expect("addresses", self.known.install)
         self.settings.update(changes)
-        self.known.refresh()
         self.reliefs.configure(self.settings.relief)
         self.shuffles.look()
 
     def observe(self, request: Request) -> Any:
-        session, caller = text(request, "session", ""), text(request, "caller", "")
-        known, heard = number(request, "known", 0), number(request, "heard", 0)
-        version = None if request.get("version") is None else number(request, "version")
-        wait_ms = number(request, "wait_ms", 0)
+        session, caller = request.text("session", ""), request.text("caller", "")
+        known, heard = request.number("known", 0), request.number("heard", 0)
+        version = None if request.get("version") is None else request.number("version")
+        wait_ms = request.number("wait_ms", 0)
         target_ms = request.get("target_duration_ms")
-        target_s = None if target_ms is None else millis(request, "target_duration_ms") / 1000
-        meters, demand = flag(request, "meters", False), flag(request, "demand", False)
-        self.roster.sync()
+        target_s = None if target_ms is None else request.millis("target_duration_ms") / 1000
+        meters, demand = request.flag("meters", False), request.flag("demand", False)
         self.lease.check()
-        renews = flag(request, "renew", False)
-        if renews:
+        if request.flag("renew", False):
             self.lease.renew()
             self._expect("clients", self.clients.install)
-        self.parts.section("addresses", self.known.refresh, None)
-        self.parts.section("cordons", self.cordons.review, None)
-        if renews:
             self.parts.section("drains", self.drains.review, None)
         self._look()
         if session != self.session:
@@ -248,22 +170,19 @@ class Agent:
             version = None if version is None else 0
 
         def take() -> wire.Snapshot:
-            return self.answers.snapshot(
-                known=known, heard=heard, target_s=target_s, meters=meters, demand=demand
-            )
-
-        def take_later() -> wire.Snapshot:
             self.roster.sync()
             self.parts.section("addresses", self.known.refresh, None)
             self.parts.section("cordons", self.cordons.review, None)
-            return take()
+            return self.answers.snapshot(
+                known=known, heard=heard, target_s=target_s, meters=meters, demand=demand
+            )
 
         if version is None:
             return take()
         if not wait_ms:
             return self.watch.answer(caller, version, take)
         wait_s = min(wait_ms, wire.MOST_WAIT_MS) / 1000
-        return self.watch.wait(caller, version, wait_s, take_later)
+        return self.watch.wait(caller, version, wait_s, take)
 
     def _look(self) -> None:
         """At what nobody tells us of."""
@@ -279,17 +198,20 @@ class Agent:
         return self.pins.pin(request)
 
     def retire(self, request: Request) -> Any:
-        asked = names(request)
-        busy_ok = flag(request, "busy_ok", False)
+        asked = request.names()
+        busy_ok = request.flag("busy_ok", False)
+        over_pins = frozenset(request.optional_names("over_pins") or ())
+        if not over_pins <= {wire.MANUAL, wire.CLIENT}:
+            raise Malformed(f"over_pins must be manual or client, not {shown(sorted(over_pins))}")
         self._look()
         terms = Terms(
-            reason=text(request, "reason", ""),
-            left_s=millis(request, "deadline_ms", 15 * 60_000) / 1000,
+            reason=request.text("reason", ""),
+            left_s=request.millis("deadline_ms", 15 * 60_000) / 1000,
             is_refusable=True,
-            by_force=one_of(request, "on_timeout", ("Abort", "Force"), "Abort") == "Force",
-            over_pins=_over_pins(request),
+            by_force=request.one_of("on_timeout", ("Abort", "Force"), "Abort") == "Force",
+            over_pins=over_pins,
         )
-        ends = one_of(request, "ends", ("", wire.PROCESSES, wire.NAMES), "")
+        ends = request.one_of("ends", ("", wire.PROCESSES, wire.NAMES), "")
         answer = self._each(asked, lambda ws: self.drains.retire(ws, terms, busy_ok=busy_ok))
         states = {one["state"] for one in answer["outcomes"]}
         if not ends or states & {wire.ACTIVE, wire.DRAINING}:
@@ -300,23 +222,23 @@ class Agent:
         return self._removed(dict(zip(asked, drained)))
 
     def cancel(self, request: Request) -> wire.RetireAnswer:
-        asked = names(request)
+        asked = request.names()
         self.drains.welcome(asked)
         return self._each(asked, self.drains.cancel)
 
     def leave(self, request: Request) -> wire.RetireAnswer:
         self._expect("names", self.drains.free_names)
         terms = Terms(
-            reason=text(request, "reason", "its process ends"),
-            left_s=millis(request, "left_ms", LEAVE_MS) / 1000,
+            reason=request.text("reason", "its process ends"),
+            left_s=request.millis("left_ms", LEAVE_MS) / 1000,
             is_assumed="left_ms" not in request,
         )
         # None: as the hooks of 0.1.0 asked, by the IP of their pod.
-        outcomes = self.drains.leave(optional_names(request) or [], terms)
+        outcomes = self.drains.leave(request.optional_names() or [], terms)
         return {"protocol": wire.PROTOCOL, "outcomes": outcomes}
 
     def limit(self, request: Request) -> None:
-        session = text(request, "session")
+        session = request.text("session")
         if session != self.session:
             ended = f"session {shown(session)} has ended; observe, then send limits for that"
             raise Malformed(ended)
@@ -331,10 +253,8 @@ class Agent:
         self.lease.begin()
 
     def worker_joined(self, address: str) -> None:
-        entry = self.roster.joined(address)
-        if entry is not None:
-            self.cordons.worker_joined(entry)
         ws = self.scheduler.workers[address]
+        self.cordons.worker_joined(self.roster.of(ws) or self.roster.add(ws))
         self.plans.worker_joined(group_of(ws).stem)
         self.drains.worker_joined(ws)
         for drain in self.drains.terminations().values():
@@ -351,6 +271,17 @@ class Agent:
         """Addresses of workers that get no more tasks because of us: they drain, or are stopped."""
         some = (self.drains.ongoing, self.cordons.ongoing)
         return frozenset().union(*some) if any(some) else ()
+
+    def in_service(self, workers: Collection[WorkerState] | None = None) -> list[WorkerState]:
+        """Those of `workers` (None: all, in the scheduler's order) that do not leave."""
+        scheduler, leaving = self.scheduler, self.out_of_service()
+        staying = list(scheduler.workers.values() if workers is None else workers)
+        if leaving:
+            staying = [ws for ws in staying if ws.address not in leaving]
+        # Scheduler.running is kept in step with statuses, and enums hash in Python code.
+        if len(scheduler.running) < len(staying):
+            staying = [ws for ws in staying if ws in scheduler.running or ws.status not in LEAVING]
+        return staying
 
     def is_draining(self, address: str) -> bool:
         """Tells whether a worker drains, or somebody else retires it; being stopped is less."""
@@ -384,9 +315,7 @@ class Agent:
 
     def expect_leaving(self) -> None:
         """To be called before a worker is cordoned, or drains."""
-        self._expect(
-            "gates", lambda put: put.put(patching.STATUS_CHANGE, self.cordons.gates.hearing)
-        )
+        self._expect("gates", lambda put: put.put(patching.STATUS_CHANGE, self.gates.hearing))
         self._expect("copies", self.drains.asked.install)
         self.expect_holds()
 
@@ -395,8 +324,23 @@ class Agent:
         self._expect("workers_to_close", self.closing.install)
 
     def _expect(self, name: str, install: Callable[[Patches], object]) -> None:
-        if name not in self.features:
-            self._add_feature(name, install)
+        """
+        Have a feature from now on. Fails open: the scheduler does without it, as stock code does.
+        """
+        if name in self.features:
+            return
+        why = ""
+        try:
+            with self.patches.together() as self.features[name]:
+                install(self.patches)
+        except Mismatch as error:
+            why = str(error)
+        except Exception as error:
+            logger.exception("Failed to install %s", name)
+            why = f"{error!r:.200}"
+        if why:
+            logger.warning("%s is off, stock code serves: %s", name, why)
+            self.notes.add(wire.N_RELIEF_FAILED, f"{name} is off, stock code serves: {why}")
 
     def _lapse(self) -> None:
         """Nobody has renewed what the operator has said: the scheduler works as without it."""
@@ -432,27 +376,11 @@ class Agent:
             return wire.ENDED
         return wire.FORCED if drain is not None and drain.is_forced else wire.LOST
 
-    def _add_feature(self, name: str, install: Callable[[Patches], object]) -> None:
-        """Fails open: the scheduler does without it, as stock code does."""
-        try:
-            with self.patches.together() as put:
-                install(self.patches)
-        except Mismatch as error:
-            why = str(error)
-        except Exception as error:
-            logger.exception("Failed to install %s", name)
-            why = f"{error!r:.200}"
-        else:
-            self.features[name] = put
-            return
-        self.features[name] = []
-        logger.warning("%s is off, stock code serves: %s", name, why)
-        self.notes.add(wire.N_RELIEF_FAILED, f"{name} is off, stock code serves: {why}")
-
-    def _serve_shuffles(self) -> None:
+    def expect_shuffles(self) -> None:
+        """To be called when a P2P shuffle becomes known, before its first input is ready."""
         self.expect_holds()
-        self._add_feature("shuffle_choice", self.placement.install)
-        self._add_feature("shuffle_wait", self.shuffle_wait.install)
+        self._expect("shuffle_choice", self.shuffles.install)
+        self._expect("shuffle_wait", self.shuffle_wait.install)
 
     def _each(
         self, asked: list[str], act: Callable[[WorkerState], wire.RetireOutcome]
@@ -467,10 +395,3 @@ class Agent:
             for name, drains in drained.items()
         ]
         return {"protocol": wire.PROTOCOL, "outcomes": outcomes}
-
-
-def _over_pins(request: Request) -> frozenset[str]:
-    sources = frozenset(optional_names(request, "over_pins") or ())
-    if not sources <= {wire.MANUAL, wire.CLIENT}:
-        raise Malformed(f"over_pins must be of {wire.MANUAL}, {wire.CLIENT}, not {sorted(sources)}")
-    return sources

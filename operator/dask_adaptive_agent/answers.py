@@ -10,6 +10,7 @@ import dask.config
 from distributed.core import Status
 
 from dask_adaptive_agent import wire
+from dask_adaptive_agent.component import Component
 from dask_adaptive_agent.protocol.changes import Signs
 from dask_adaptive_agent.protocol.handlers import sendable, whole
 from dask_adaptive_agent.quotas.cordons import SHORT
@@ -20,7 +21,6 @@ from dask_adaptive_agent.worker_side import lifetime
 if TYPE_CHECKING:
     from distributed.scheduler import WorkerState
 
-    from dask_adaptive_agent.agent import Agent
     from dask_adaptive_agent.drain.drain import Drain
     from dask_adaptive_agent.quotas.cordons import Cordons
     from dask_adaptive_agent.quotas.roster import Entry
@@ -39,11 +39,8 @@ _ABSENT: Any = object()
 _IN_USE: wire.QuietPart = {"no_task_ms": 0, "no_client_ms": 0}
 
 
-class Answers:
+class Answers(Component):
     """Reads what one scheduler is at. Changes nothing."""
-
-    def __init__(self, agent: Agent) -> None:
-        self._agent = agent
 
     def snapshot(
         self, *, known: int, heard: int, target_s: float | None, meters: bool, demand: bool
@@ -53,7 +50,7 @@ class Answers:
 
         Introductions start at `known`, notes behind `heard`; `target_s` None: as it is configured.
         """
-        agent = self._agent
+        agent = self.agent
         entries, section, now = agent.roster.entries, agent.parts.section, agent.clock()
         section("data of workers", lambda: agent.sole.refresh(entries.values()), None)
         offered = agent.offered(entries)
@@ -107,9 +104,9 @@ class Answers:
 
     def signs(self) -> Signs:
         """What tells of changes, in the time that a few tasks take: with 5,000 workers 0.1 ms."""
-        agent = self._agent
+        agent = self.agent
         scheduler, drains = agent.scheduler, agent.drains.ongoing
-        pins, wants = agent.pins.leases.revision(), agent.floors.revision()
+        pins, wants = agent.pins.leases.revision(), agent.floors.leases.revision()
         return Signs(
             events=(
                 frozenset(scheduler.running),
@@ -126,7 +123,7 @@ class Answers:
         )
 
     def _drains(self, ongoing: Mapping[str, Drain]) -> list[Any]:
-        entries = self._agent.roster.entries
+        entries = self.agent.roster.entries
         return [
             {
                 "slot": entries[address].slot,
@@ -142,10 +139,10 @@ class Answers:
 
     def _introduction(self, entries: list[Entry], now: float) -> wire.Introduction:
         def name(ws: WorkerState) -> str:
-            return self._agent.parts.section("names", lambda: str(ws.name), ws.address)
+            return self.agent.parts.section("names", lambda: str(ws.name), ws.address)
 
         names = [name(entry.ws) for entry in entries]
-        column = self._agent.parts.column
+        column = self.agent.parts.column
         return {
             "slot": [e.slot for e in entries],
             "name": names,
@@ -174,7 +171,7 @@ class Answers:
             else:
                 # Such that the instant is the same in each snapshot.
                 idle_ms.append(now_ms - int(entry.active_at * 1000))
-        column = self._agent.parts.column
+        column = self.agent.parts.column
         return {
             "slot": [e.slot for e in entries],
             "status": status,
@@ -191,11 +188,11 @@ class Answers:
         The stock method runs on a stand-in, so each release keeps its own rule; it asks for
         workers_to_close(), which is `offered` already.
         """
-        scheduler: Any = self._agent.scheduler
-        workers = {address: entry.ws for address, entry in self._agent.roster.entries.items()}
+        scheduler: Any = self.agent.scheduler
+        workers = {address: entry.ws for address, entry in self.agent.roster.entries.items()}
         # A plain dict also saves milliseconds: the scheduler's own is sorted, and slow to walk.
         overrides: dict[str, Any] = {"workers_to_close": lambda: offered, "workers": workers}
-        leaving = self._agent.out_of_service()
+        leaving = self.agent.out_of_service()
         if leaving:
             leaving_s = sum([workers[a].occupancy for a in leaving if a in workers])
             overrides["workers"] = {a: ws for a, ws in workers.items() if a not in leaving}
@@ -203,7 +200,7 @@ class Answers:
         return whole(type(scheduler).adaptive_target(Delegate(scheduler, **overrides), duration_s))
 
     def _meters(self) -> wire.Meters:
-        agent = self._agent
+        agent = self.agent
         cordons, entries = agent.cordons, agent.roster.entries
         short = [
             entries[address].slot
@@ -233,16 +230,16 @@ class Answers:
 
     def _serialized(self) -> wire.SerializedPart | None:
         # Not an import: only the relief knows whether it measures.
-        meter = getattr(self._agent.reliefs.get("pickling"), "meter", None)
+        meter = getattr(self.agent.reliefs.get("pickling"), "meter", None)
         return None if meter is None else meter.answer()
 
     def _totals(self, *, processing: int) -> wire.Totals:
-        scheduler, entries = self._agent.scheduler, self._agent.roster.entries
+        scheduler, entries = self.agent.scheduler, self.agent.roster.entries
         return {
             "processing": processing,
             "queued": len(scheduler.queued),
             "unrunnable": len(scheduler.unrunnable),
-            "memory": self._agent.parts.section(
+            "memory": self.agent.parts.section(
                 "bytes of results", lambda: whole(sum([e.ws.nbytes for e in entries.values()])), 0
             ),
         }

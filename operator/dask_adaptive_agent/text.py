@@ -1,21 +1,36 @@
-"""Figures as people read them, and names as people give them."""
+"""Figures as people read them, and names as people give them; what these say of workers."""
 
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from distributed.scheduler import WorkerState
 
 #: `dask worker --nworkers` names its processes so, after their common name.
-PROCESS, LAST_PROCESS = re.compile(r"-\d{1,3}"), re.compile(r"-\d{1,3}\Z")
+PROCESS = re.compile(r"-\d{1,3}\Z")
 
-
-def is_process_of(own: str, name: str) -> bool:
-    """Tells whether a worker called `own` is one of the processes that were started as `name`."""
-    return own.startswith(name) and bool(PROCESS.fullmatch(own, len(name)))
+#: What tells a worker from others of its group: dask-kubernetes' `-worker-0123456789`, or a number
+#: (`SLURMCluster-3`), each with that of a process (`--nworkers`); and that it leaves its name.
+OWN_PART = re.compile(r"(-worker-\w+(-\d+)?|[-_. \d]+)?( \(leaving\))?$")
 
 
 def common_name(own: str) -> str:
     """The name that a worker called `own` was started under, if it is one of several processes."""
-    return LAST_PROCESS.sub("", own)
+    return PROCESS.sub("", own)
+
+
+class Group(NamedTuple):
+    """Workers of one are likely to have the same hardware, image and environment."""
+
+    stem: str  # of their names; with dask-kubernetes the name of their DaskWorkerGroup
+    resources: frozenset[tuple[str, float]]
+
+
+def group_of(ws: WorkerState) -> Group:
+    name = "" if ws.name == ws.address else str(ws.name)
+    return Group(OWN_PART.sub("", name, count=1), frozenset(ws.resources.items()))
 
 
 def duration(seconds: float) -> str:

@@ -266,9 +266,7 @@ async def test_somebodys_own_rule_decides(how: str) -> None:
         _, pinned, free = (fake_worker(s, i) for i in range(3))
         theirs = s.workers_to_close
         agent = install(s)
-        agent.pin(
-            {"source": wire.MANUAL, "owner": "o", "names": [pinned.address], "ttl_ms": 60_000}
-        )
+        s.handlers[wire.PIN](source=wire.MANUAL, owner="o", names=[pinned.address], ttl_ms=60_000)
 
         asked = s.handlers["workers_to_close"] if how == "handler" else s.workers_to_close
         offered = s.handlers[wire.OBSERVE]()["closable"]
@@ -308,7 +306,6 @@ async def test_in_a_large_cluster_each_has_its_turn_and_none_seems_too_cheap(
         give_result(s, ws, 1)
     entries = list(agent.roster.sync().values())
     monkeypatch.setattr(roster, "BUDGET", 4)
-    monkeypatch.setattr(roster, "AGAIN", 2)
     budgeted = SoleBytes()
     for i, ts in enumerate(shared):  # each result on its neighbour, too
         copy_to(s, ts, workers[(i + 1) % 6])

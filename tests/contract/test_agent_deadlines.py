@@ -526,7 +526,7 @@ async def test_no_task_begins_that_does_not_end_before_its_worker(c, s, *workers
 
 @with_agent()
 async def test_durations_are_means_and_spreads(c, s, a, b, agent) -> None:
-    durations = agent.cordons.durations
+    durations = agent.durations
     await c.submit(timed, 0, 0.01)
     assert math.inf == durations.next_at
     await limit_ends(s, {a.name: 60.0}, floor_ms=10_000)

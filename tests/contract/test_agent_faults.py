@@ -98,7 +98,7 @@ async def terminates(scene: Scene) -> None:
 
 
 async def lives_out(scene: Scene) -> None:
-    scene.agent.configure({"on_lifetime": wire.LIFETIME_DRAIN})
+    scene.s.handlers[wire.CONFIGURE](on_lifetime=wire.LIFETIME_DRAIN)
     scene.lifetime = asyncio.ensure_future(scene.agent.drains.lifetime(scene.a.address))
     await until(lambda: scene.drain)
 

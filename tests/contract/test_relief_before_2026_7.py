@@ -15,6 +15,7 @@ from distributed.protocol import dumps, loads
 from distributed.protocol.serialize import Serialized
 from distributed.utils_test import gen_cluster, inc
 
+from dask_adaptive_agent.agent import Agent
 from dask_adaptive_agent.loading.attach import install, uninstall
 from dask_adaptive_agent.relief.before_2026_7 import (
     MAX_AGE_S,
@@ -23,7 +24,7 @@ from dask_adaptive_agent.relief.before_2026_7 import (
     QUIET_S,
     IdentityRelief,
 )
-from dask_adaptive_agent.relief.registry import Place, is_needed
+from dask_adaptive_agent.relief.registry import is_needed
 from support.agent_cluster import StillClock, with_agent
 from support.agent_fakes import clear_workers, fake_worker
 from support.agent_work import until
@@ -39,7 +40,9 @@ class Applied:
     def __init__(self, s: Any) -> None:
         self.clock = StillClock()
         self.gave_up: list[str] = []
-        self.relief = IdentityRelief(Place(s, self.clock, lambda *_: None, self._give_up))
+        agent: Any = Agent(s, self.clock)
+        agent.reliefs.give_up = lambda _, sentence: self._give_up(sentence)
+        self.relief = IdentityRelief(agent)
         self.relief.install()
 
     def _give_up(self, sentence: str) -> None:

@@ -11,7 +11,6 @@ import pathlib
 import pickle
 import sys
 import threading
-import time
 import tracemalloc
 import types
 import weakref
@@ -26,10 +25,10 @@ from distributed.protocol import pickle as distributed_pickle
 from distributed.utils_test import gen_cluster
 from packaging.version import Version
 
+from dask_adaptive_agent.agent import Agent
 from dask_adaptive_agent.loading.attach import install, uninstall
 from dask_adaptive_agent.relief.pickle_cache import LARGEST, LEAST_PARTIAL, MOST_BYTES, MOST_OBJECTS
 from dask_adaptive_agent.relief.pickling import PICKLES, TASK, PicklingRelief
-from dask_adaptive_agent.relief.registry import Place
 from support.relief_pickling import (
     Told,
     as_on_scheduler,
@@ -596,10 +595,10 @@ def relief(s: Any) -> PicklingRelief:
 @gen_cluster(**NANNIES)
 async def test_it_comes_and_goes_while_tasks_are_sent(c, s, a) -> None:
     stock = distributed_pickle.dumps
-    place = Place(s, time.monotonic, lambda *_: None, lambda _: None)
+    agent = Agent(s)
     futures = c.map(lambda x: x + 1, range(300))
     for n in range(5):
-        found = PicklingRelief(place)
+        found = PicklingRelief(agent)
         found.install()
 
         assert n + 1 == await c.submit(adder(1), n, pure=False)

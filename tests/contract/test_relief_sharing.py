@@ -21,7 +21,6 @@ from packaging.version import Version
 
 from dask_adaptive_agent.patching import Patches
 from dask_adaptive_agent.relief.pickling import TaskPickles
-from dask_adaptive_agent.relief.registry import Place
 from dask_adaptive_agent.relief.sharing import MOST_LACKS, Sharing, workers_half
 from support.agent_pins import in_loop
 from support.agent_work import until
@@ -49,9 +48,8 @@ async def shared(scheduler: Any) -> AsyncIterator[Sharing]:
 
 
 def installed(scheduler: Any) -> Sharing:
-    place = Place(scheduler, time.monotonic, lambda *_: None, lambda _: None)
     meter: Any = Told()
-    sharing = Sharing(place, Patches(scheduler), TaskPickles(), meter)
+    sharing = Sharing(scheduler, Patches(scheduler), TaskPickles(), meter)
     sharing.install()
 
     return sharing

@@ -61,7 +61,7 @@ def with_agent(
             now = clock() if "clock" in given else monotonic
             there = {"agent": install(s, now), "clock": now}
             if settings:
-                there["agent"].configure(settings)
+                s.handlers[wire.CONFIGURE](**settings)
             await test(*cluster, **kwargs, **{name: there[name] for name in given})
 
         run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]

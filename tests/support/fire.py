@@ -375,7 +375,7 @@ class Fire:
             print(ws, ws.status.name, here, going and (going.terms, going.message))
             print("   ", {ts.key: ts.state for ts in ws.processing})
             if ws not in self.s.running:
-                gate = self.agent.cordons.gates.get(ws.address)
+                gate = self.agent.gates.get(ws.address)
                 print("   ", gate and vars(gate), *self.s.get_events(ws.address), sep="\n    ")
         print("unfinished:")
         for ts in self.s.tasks.values():
@@ -428,7 +428,7 @@ class Fire:
             state = answer["outcomes"][0]["state"]
             if state == wire.DRAINED and len(self.workers) > 1 and not self._is_out:
                 # The answer has taken its time, and a shuffle may have begun: what is so now?
-                now = self.agent.retire({"names": [worker.address], **request})["outcomes"][0]
+                now = self.s.handlers[wire.RETIRE](names=[worker.address], **request)["outcomes"][0]
                 is_pinned = worker.address in self.agent.shuffles.pinned()
                 assert not (is_pinned and now["state"] == wire.DRAINED)
                 request["ends"] = self.dice.choice(["", wire.PROCESSES, wire.NAMES])

@@ -134,8 +134,8 @@ async def alone(n_workers: int = 0) -> AsyncIterator[Driven]:
 def installed(kind: Any, s: Any) -> Any:
     """A relief at work in a scheduler, whatever its release needs."""
     # Late: schedulers that are measured beside ours have no copy of the agent.
-    from dask_adaptive_agent.relief.registry import Place
+    from dask_adaptive_agent.agent import Agent
 
-    relief = kind(Place(s, lambda: 0.0, lambda *_: None, lambda _: None))
+    relief = kind(Agent(s, lambda: 0.0))
     relief.install()
     return relief

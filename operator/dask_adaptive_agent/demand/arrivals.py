@@ -11,10 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from dask_adaptive_agent.protocol.operator_side import Component
+from dask_adaptive_agent.component import Component
 
 if TYPE_CHECKING:
     from distributed.scheduler import TaskPrefix
+
+    from dask_adaptive_agent.agent import Agent
 
 #: Batches that came longer ago say nothing about what is to come.
 WINDOW_S = 300.0
@@ -107,11 +109,11 @@ class Batches:
         return Stream(queue.seconds / lasted_s, lasted_s / queue.times, queue.seconds)
 
 
-@dataclass(eq=False)
 class Arrivals(Component):
     """Counts the tasks of one scheduler as they come, at each look."""
 
-    def __post_init__(self) -> None:
+    def __init__(self, agent: Agent) -> None:
+        super().__init__(agent)
         self._counts: dict[TaskPrefix, int] = {}
         self._is_first = True
         self.batches = Batches()

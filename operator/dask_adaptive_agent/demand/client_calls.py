@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -13,11 +12,11 @@ from weakref import WeakKeyDictionary
 from distributed.core import Status
 
 from dask_adaptive_agent import patching, wire
-from dask_adaptive_agent.protocol.operator_side import Component, OperatorLease
+from dask_adaptive_agent.component import Component
 
 if TYPE_CHECKING:
+    from dask_adaptive_agent.agent import Agent
     from dask_adaptive_agent.patching import Call, Patches
-    from dask_adaptive_agent.quotas.roster import Entry
 
 #: A client that was told of workers sends them data for at most so many seconds: it reports the end
 #: of it, unless it dies.
@@ -41,14 +40,11 @@ class _Wait(NamedTuple):
     is_upload: bool  # or `Client.wait_for_workers`
 
 
-@dataclass(eq=False)
 class ClientCalls(Component):
     """What clients ask of the scheduler, as its handlers hear it. Changes no answer."""
 
-    entries: dict[str, Entry]  # the roster's, by address; the same dict for ever
-    lease: OperatorLease
-
-    def __post_init__(self) -> None:
+    def __init__(self, agent: Agent) -> None:
+        super().__init__(agent)
         #: By the task that serves a connection, and ends with it.
         self._waits: WeakKeyDictionary[Any, _Wait] = WeakKeyDictionary()
         #: Until when clients send data to workers themselves, at most.
@@ -70,11 +66,11 @@ class ClientCalls(Component):
         # A client that was suspended in the middle of a message may never send the rest.
         self.is_sending = self._since <= now < self._since + LONGEST_S
         if self.is_sending or was_sending:
-            for entry in self.entries.values():
+            for entry in self.agent.roster.entries.values():
                 entry.active_at = now
 
     def _sends(self, now: float) -> bool:
-        if self.lease.silent_s == math.inf:
+        if self.agent.lease.silent_s == math.inf:
             return False
         connections = list(self.scheduler._comms.items())
         return (

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, namedtuple
 from collections.abc import Callable
-from dataclasses import dataclass
 from time import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dask_adaptive_agent import wire
+from dask_adaptive_agent.component import Component
 from dask_adaptive_agent.demand.arrivals import Arrivals
-from dask_adaptive_agent.demand.durations import FOREVER_S, UNFINISHED, Durations
+from dask_adaptive_agent.demand.durations import FOREVER_S, UNFINISHED
 from dask_adaptive_agent.demand.graph_shape import GraphShape, WaitingSample, waiting_sample
 from dask_adaptive_agent.demand.restrictions import need_rows
 from dask_adaptive_agent.protocol.handlers import whole
-from dask_adaptive_agent.protocol.operator_side import Component
 
 if TYPE_CHECKING:
     from distributed.scheduler import TaskGroup, TaskPrefix, WorkerState
 
-    from dask_adaptive_agent.protocol.handlers import Parts
-    from dask_adaptive_agent.quotas.roster import Roster
-    from dask_adaptive_agent.shuffle.upcoming import Barriers
+    from dask_adaptive_agent.agent import Agent
 
 #: Looking takes at most this part of the time.
 LOOK_PART = 0.02
@@ -33,26 +30,20 @@ MOST = 200
 SHORT_S = 0.2
 
 
-@dataclass(eq=False)
 class DemandView(Component):
     """The unfinished work, as of the last look, and since when nobody uses the scheduler."""
 
-    roster: Roster
-    durations: Durations
-    barriers: Barriers
-    parts: Parts
-
-    def __post_init__(self) -> None:
-        self.quiet = Idleness(self.scheduler, self.clock)
-        self._arrivals = Arrivals(self.scheduler, self.clock)
+    def __init__(self, agent: Agent) -> None:
+        super().__init__(agent)
+        self.quiet, self._arrivals = Idleness(agent), Arrivals(agent)
         self._work: tuple[wire.PrefixColumns, list[wire.NeedRow]] | None = None
         self._look_at = 0.0
         self._looks = 0
 
     def answer(self) -> wire.DemandPart:
         """The work and what of it only some workers may do; what shuffles are about to begin."""
-        self.barriers.seen()
-        clock = self.clock
+        clock, section, barriers = self.clock, self.agent.parts.section, self.agent.barriers
+        barriers.seen()
         now = clock()
         if self._work is None or now >= self._look_at:
             self._work = self._look()
@@ -62,7 +53,7 @@ class DemandView(Component):
         return {
             "prefixes": prefixes,
             "needs": needs,
-            "shuffles": self.parts.section("shuffles that are to begin", self.barriers.rows, []),
+            "shuffles": section("shuffles that are to begin", barriers.rows, []),
             "unknown_ms": int(self.scheduler.UNKNOWN_TASK_DURATION * 1000),
             "incoming_ms": whole(coming.rate * 1000),
             "every_ms": whole(coming.every_s * 1000),
@@ -70,10 +61,10 @@ class DemandView(Component):
         }
 
     def _look(self) -> tuple[wire.PrefixColumns, list[wire.NeedRow]]:
-        scheduler, parts = self.scheduler, self.parts
+        scheduler, parts = self.scheduler, self.agent.parts
         self._looks += 1
         # The scheduler's own dict is sorted, and slow to walk.
-        workers = [entry.ws for entry in self.roster.entries.values()]
+        workers = [entry.ws for entry in self.agent.roster.entries.values()]
         oldest = _oldest(workers)
         longest = {prefix: run.lasts_s for prefix, run in oldest.items()}
         counts = unfinished(scheduler, workers)
@@ -82,7 +73,7 @@ class DemandView(Component):
         unknown_s = scheduler.UNKNOWN_TASK_DURATION
 
         def mean_s(prefix: TaskPrefix) -> float:
-            mean = self.durations.mean_s(prefix)
+            mean = self.agent.durations.mean_s(prefix)
             others = is_another_kind(oldest.get(prefix), mean, sum(counts.get(prefix, ())))
             return -1.0 if others else mean
 
@@ -102,21 +93,11 @@ class DemandView(Component):
         return columns, needs
 
 
-class _Row(NamedTuple):
-    """One prefix, or all that are beyond the first ones. Columns of `wire.PrefixColumns` first."""
+#: Type checkers read no fields that are computed.
+_namedtuple: Any = namedtuple
 
-    name: str
-    mean_ms: float  # below 0: not known
-    running: int
-    ready: int
-    waiting: int
-    longest_ms: int
-    done: int
-    width: int
-    level: int
-    fan_in: float
-    bound: int
-    seconds: float  # of work, in all
+#: A row of `wire.PrefixColumns`, and the seconds of work in all.
+_Row: Any = _namedtuple("_Row", [*wire.PrefixColumns.__annotations__, "seconds"])
 
 
 def unfinished(scheduler: Any, workers: list[WorkerState]) -> dict[TaskPrefix, Any]:
@@ -178,7 +159,7 @@ def _rows(
     counts: dict[TaskPrefix, Any], sample: WaitingSample, longest: dict[TaskPrefix, float],
     bound: dict[TaskPrefix, int], seconds: Callable[[TaskPrefix], float],
     mean_s: Callable[[TaskPrefix], float],
-) -> list[_Row]:  # fmt: skip
+) -> list[Any]:  # fmt: skip
     shapes: dict[TaskPrefix, GraphShape] = sample.shapes(counts)
     rows = []
     for prefix, of_states in counts.items():
@@ -203,7 +184,7 @@ def _rows(
     return rows if len(rows) <= MOST else [*rows[: MOST - 1], _added_up(rows[MOST - 1 :])]
 
 
-def _added_up(rows: list[_Row]) -> _Row:
+def _added_up(rows: list[Any]) -> Any:
     """Many prefixes with little work as one: what they take on average, at the first level."""
     total = {name: sum([getattr(row, name) for row in rows]) for name in _Row._fields[2:]}
     tasks = total["running"] + total["ready"] + total["waiting"]
@@ -221,11 +202,11 @@ def _added_up(rows: list[_Row]) -> _Row:
 NOBODY = "fire-and-forget"
 
 
-@dataclass(eq=False)
 class Idleness(Component):
     """Remembers when somebody was last there. The operator's own connections are no clients."""
 
-    def __post_init__(self) -> None:
+    def __init__(self, agent: Agent) -> None:
+        super().__init__(agent)
         self._task_at = self._client_at = self.clock()
         self._begun = -1  # tasks that were ever assigned, as of the last look without one
 

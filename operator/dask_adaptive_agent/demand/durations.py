@@ -14,12 +14,13 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dask_adaptive_agent.failing import logged
-from dask_adaptive_agent.protocol.operator_side import Component
+from dask_adaptive_agent.component import Component, logged
 from dask_adaptive_agent.protocol.requests import LONGEST_MS
 
 if TYPE_CHECKING:
     from distributed.scheduler import TaskPrefix, TaskState, WorkerState
+
+    from dask_adaptive_agent.agent import Agent
 
 logger = logging.getLogger(__name__)
 
@@ -79,14 +80,14 @@ class TaskKind(NamedTuple):
     resources: frozenset[str]  # names of what the latest of them wanted
 
 
-@dataclass(eq=False)
 class Durations(Component):
     """
     Two answers for each task prefix: `mean_s`, of many runs, says how much work there is;
     `expected_s`, of the latest runs and their spread, how long the next one may take.
     """
 
-    def __post_init__(self) -> None:
+    def __init__(self, agent: Agent) -> None:
+        super().__init__(agent)
         self._window_at = self.clock()
         #: Runs and seconds of each prefix: a window ago, and later.
         self._old: dict[TaskPrefix, tuple[int, float]] = {}

@@ -15,8 +15,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dask_adaptive_agent import wire
-from dask_adaptive_agent.failing import logged
-from dask_adaptive_agent.pins.known_workers import KNOWN
+from dask_adaptive_agent.component import Component, logged
+from dask_adaptive_agent.pins.pinned_workers import KNOWN
 from dask_adaptive_agent.service.data_copier import Copier, is_stuck
 from dask_adaptive_agent.service.gate import Gate, cancel_other, next_look_s
 from dask_adaptive_agent.service.task_mover import Mover, arriving
@@ -25,7 +25,7 @@ from dask_adaptive_agent.text import duration, plural, size_of
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, TaskState, WorkerState
 
-    from dask_adaptive_agent.drain.drains import Drains
+    from dask_adaptive_agent.agent import Agent
 
 logger = logging.getLogger(__name__)
 
@@ -82,16 +82,16 @@ class Terms(NamedTuple):
         return not (self.is_refusable or self.is_lifetime)
 
 
-class Drain:
+class Drain(Component):
     """
     From the first request until the worker is gone, or back in service.
 
     Its terms may change, but only one way: a worker whose process ends is not asked any more. The
-    gate may be shut already. `owner.ended` is called once.
+    gate may be shut already. `Drains.ended` is called once.
     """
 
-    def __init__(self, owner: Drains, gate: Gate, terms: Terms) -> None:
-        scheduler, clock = owner.scheduler, owner.clock
+    def __init__(self, agent: Agent, gate: Gate, terms: Terms) -> None:
+        super().__init__(agent)
         self.ws = gate.ws
         self.name: Any = gate.ws.name  # before it was renamed
         self.gate = gate
@@ -105,15 +105,12 @@ class Drain:
         self.is_lifetime = terms.is_lifetime
         #: When what waited for its lifetime has gone on to close it.
         self.closes_since = math.inf
-        self.since = self._terms_since = clock()
+        self.since = self._terms_since = self.clock()
         #: When a refusable one was last requested; such a request has a lease.
         self.renewed_at = self.since
         self.ends_at = self.since + terms.left_s
-        self._scheduler = scheduler
-        self._owner = owner
-        self._clock = clock
-        self._mover = Mover(scheduler, self.ws, clock)
-        self._copier = Copier(scheduler, self.ws, owner.cordons, owner.asked, clock)
+        self._owner = agent.drains
+        self._mover, self._copier = Mover(agent, self.ws), Copier(agent, self.ws)
         self._tasks_seen = len(self.ws.processing)
         self._giving_back: asyncio.Future[None] | None = None
         self._task: asyncio.Future[None] | None = None
@@ -128,14 +125,14 @@ class Drain:
     @property
     def left_s(self) -> float:
         """Seconds until its deadline; infinite where it waits as long as it takes."""
-        return max(0.0, self.ends_at - self._clock())
+        return max(0.0, self.ends_at - self.clock())
 
     def notice(self, terms: Terms) -> None:
         """
         Its process ends, perhaps for one more reason; of several deadlines the first counts. One
         that is assumed gives way to one that somebody knows.
         """
-        now = self._clock()
+        now = self.clock()
         until = now + terms.left_s
         self.is_lifetime = self.is_lifetime or terms.is_lifetime
         if self.terms.is_certain and self.terms.is_assumed <= terms.is_assumed:
@@ -156,7 +153,7 @@ class Drain:
         """Take the step that the worker's state asks for now; `state` is true when this returns."""
         if self.is_over or self._giving_back is not None:
             return
-        if self._scheduler.workers.get(self.ws.address) is not self.ws:
+        if self.scheduler.workers.get(self.ws.address) is not self.ws:
             self.end(is_gone=True)
         elif not self._is_wanted():
             logger.info("No operator asks any more for worker %s to leave", self.ws.address)
@@ -176,7 +173,7 @@ class Drain:
         if is_gone:
             self._note_success()
         else:
-            rename(self._scheduler, self.ws, self.name)
+            rename(self.scheduler, self.ws, self.name)
         self._owner.ended(self, veto, is_back=not is_gone)
 
     def hand_over(self) -> None:
@@ -191,16 +188,16 @@ class Drain:
             cancel_other(task)
 
     def _is_wanted(self) -> bool:
-        now = self._clock()
+        now = self.clock()
         if self.is_lifetime:
             if now > self.closes_since + OVERDUE_S:
                 # The worker does not know that it may close: its connection was cut meanwhile.
                 self.closes_since = now
-                self._scheduler.close_worker(self.ws.address)
+                self.scheduler.close_worker(self.ws.address)
             return True
         if self.terms.is_certain:
             return now <= self.ends_at + OVERDUE_S
-        return self.terms.is_refusable and now - self.renewed_at <= self._owner.settings.lease_s
+        return self.terms.is_refusable and now - self.renewed_at <= self.agent.settings.lease_s
 
     def _objection(self) -> Veto | None:
         """A reason to bring it back to service after all."""
@@ -218,14 +215,14 @@ class Drain:
         """No other worker is in service, this one is of use, and its process need not end now."""
         if not self.terms.is_lifetime:
             return False
-        if any(other is not self.ws for other in self._scheduler.running):
+        if any(other is not self.ws for other in self.scheduler.running):
             return False
-        if self._owner.cordons.is_spent(self.ws):
+        if self.agent.cordons.is_spent(self.ws):
             return False
-        if self.ws.processing or is_stuck(self._scheduler, self.ws, self._owner.cordons):
+        if self.ws.processing or is_stuck(self.scheduler, self.ws, self.agent.cordons):
             return True
         is_final = self.is_drained.is_set()
-        return not is_final and bool(self._scheduler.queued or self._scheduler.unrunnable)
+        return not is_final and bool(self.scheduler.queued or self.scheduler.unrunnable)
 
     def _stay(self) -> None:
         self.phase = Phase.STAYING
@@ -250,7 +247,7 @@ class Drain:
     def _waits_for(self) -> str:
         """In words; empty when nothing but data is left."""
         ws, words = self.ws, []
-        if ws.processing or arriving(self._scheduler, ws) or self.gate.bound():
+        if ws.processing or arriving(self.scheduler, ws) or self.gate.bound():
             words.append(f"{plural(len(ws.processing), 'task')} to finish")
         if not self.terms.is_refusable:  # else these are objections
             if ws.actors:
@@ -292,7 +289,7 @@ class Drain:
             self._giving_back = asyncio.ensure_future(self._give_back())
 
     def _rest(self) -> None:
-        self._copier.drop()
+        self._copier.drop(self.ws.has_what)
         self.gate.freeze()
         self.phase = Phase.DRAINED
         self.message = (
@@ -314,9 +311,9 @@ class Drain:
         with logged(logger, "Failed to give back the tasks of %s", self.ws.address):
             copies = self._copier.step()
             if self.ws.processing or copies:
-                self._owner.note(wire.N_TASKS_GIVEN_BACK, self._loss(copies), names)
-            await self._scheduler.remove_worker(  # `Patches.before_removals`: nothing is charged
-                self.ws.address, stimulus_id=f"dask-adaptive-leave-{self._clock()}", close=True
+                self.agent.notes.add(wire.N_TASKS_GIVEN_BACK, self._loss(copies), names)
+            await self.scheduler.remove_worker(  # `Patches.before_removals`: nothing is charged
+                self.ws.address, stimulus_id=f"dask-adaptive-leave-{self.clock()}", close=True
             )
 
     def _loss(self, copies: list[TaskState]) -> str:
@@ -333,8 +330,8 @@ class Drain:
         tasks, moved = self._tasks_seen, self._copier.moved
         if self.terms.is_refusable or self.phase is not Phase.DRAINED or not (tasks or moved):
             return
-        took, size = duration(self._clock() - self.since), size_of(self._copier.moved_bytes)
-        self._owner.note(
+        took, size = duration(self.clock() - self.since), size_of(self._copier.moved_bytes)
+        self.agent.notes.add(
             wire.N_WORKER_LEFT,
             f"{self.name} has left after {took} ({self.terms.reason}); it had "
             f"{plural(tasks, 'task')} and handed over {plural(moved, 'result')} ({size})",
@@ -346,7 +343,7 @@ class Drain:
         return self.ends_at - self._terms_since
 
     def _margin_s(self, copies: list[TaskState]) -> float:
-        needed_s: float = 2 * sum(ts.nbytes for ts in copies) / self._scheduler.bandwidth
+        needed_s: float = 2 * sum(ts.nbytes for ts in copies) / self.scheduler.bandwidth
         return max(min(MARGIN_S, MARGIN_PART * self._given_s), min(needed_s, self._given_s / 2))
 
     @property
@@ -355,7 +352,7 @@ class Drain:
 
     async def _watch(self) -> None:
         while not self.is_over:
-            pause_s = next_look_s(self._scheduler, self.ws)
+            pause_s = next_look_s(self.scheduler, self.ws)
             if self.terms.is_certain:  # not to sleep through the end
                 pause_s = min(pause_s, max(0.05, self.left_s - self._tail_s))
             await asyncio.sleep(pause_s)

@@ -1,4 +1,7 @@
-"""Decides which workers may drain, and on what terms; keeps those that do."""
+"""
+Decides which workers may drain, and on what terms; keeps those that do, and hears of upstream's own
+calls that retire workers.
+"""
 
 from __future__ import annotations
 
@@ -6,27 +9,24 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from dask_adaptive_agent import patching, wire
+from dask_adaptive_agent.component import Component, logged
 from dask_adaptive_agent.drain.drain import Drain, Terms, Veto, rename
-from dask_adaptive_agent.drain.upstream_calls import LIFETIME
-from dask_adaptive_agent.failing import logged
 from dask_adaptive_agent.patching import Call, Patches
-from dask_adaptive_agent.protocol.operator_side import Noting
-from dask_adaptive_agent.protocol.requests import AgentSettings
-from dask_adaptive_agent.quotas.cordons import Cordons
 from dask_adaptive_agent.service.data_copier import RequestedCopies, is_stuck
 from dask_adaptive_agent.service.gate import Gate
 from dask_adaptive_agent.service.task_mover import arriving
-from dask_adaptive_agent.text import common_name, is_process_of, plural
+from dask_adaptive_agent.text import common_name, plural
 from dask_adaptive_agent.worker_side import lifetime
 
 if TYPE_CHECKING:
     from distributed.scheduler import WorkerState
+
+    from dask_adaptive_agent.agent import Agent
 
 logger = logging.getLogger(__name__)
 
@@ -40,23 +40,27 @@ MOST_CALLED_OFF = 10_000
 #: the scheduler forgets it, and after that.
 CALL_LOOK_S, CALL_LOOKS, LAST_CALL_LOOKS = 0.002, 100, 1000
 
+#: Our own calls begin their stimulus_id so.
+OURS = "dask-adaptive"
+
+#: `Worker.close_gracefully` begins its stimulus_id so: the worker's own --lifetime has ended.
+LIFETIME = "worker-close-gracefully"
+
+#: `Scheduler.check_worker_ttl` begins its stimulus_id so: those workers do not answer any more.
+NOT_ANSWERING = "check-worker-ttl"
+
 OWN_END = Terms("its lifetime is over", is_lifetime=True)
 
 
-@dataclass(eq=False)
-class Drains(Noting):
+class Drains(Component):
     """Every worker on its way out, by address."""
 
-    cordons: Cordons  # cordoned workers are taken over from there, and given back to it
-    #: Says who pins a worker, but for pins of these sources. Raises when it can't be known.
-    pins_of: Callable[[WorkerState, Collection[str]], str]
-    settings: AgentSettings  # how long a request holds that nobody repeats, and a lifetime's end
-    is_sending: Callable[[], bool]  # a client sends data to workers
-
-    def __post_init__(self) -> None:
+    def __init__(self, agent: Agent) -> None:
+        super().__init__(agent)
+        #: Cordoned workers are taken over from there, and given back to it.
+        self.cordons, self._gates = agent.cordons, agent.gates
         self.ongoing: dict[str, Drain] = {}
-        self.asked = RequestedCopies(self.scheduler)
-        self._gates = self.cordons.gates
+        self.asked = RequestedCopies(agent)
         self._verdicts: dict[str, tuple[float, Veto]] = {}
         self._called_off: dict[str, tuple[float, Terms]] = {}  # by name: until when, and how
         self._background: set[asyncio.Future[Any]] = set()
@@ -78,7 +82,7 @@ class Drains(Noting):
         veto = self._verdict(ws)
         if veto is None or veto.code != wire.V_TIMEOUT:
             # Any other objection is one only as long as it stands. The weightiest comes first.
-            veto = self.standing_veto(ws, terms) or (None if busy_ok else self._busy(ws))
+            veto = self.standing_veto(ws, terms) or (None if busy_ok else self.busy(ws))
         if veto is not None:
             return outcome(name, wire.ACTIVE, veto=veto)
         drain = self._begin(ws, terms)
@@ -104,13 +108,10 @@ class Drains(Noting):
 
     def leave(self, names: Iterable[str], terms: Terms) -> list[wire.RetireOutcome]:
         """Drain workers whose processes end, or return how far they are; each by its address."""
-        found: dict[str, WorkerState] = {}
-        unknown = []
-        for name in names:
-            named = self._meant(name)
-            found.update((ws.address, ws) for ws in named)
-            if not named:
-                unknown.append(name)
+        asked = list(names)
+        ending = {address: str(one.name) for address, one in self.terminations().items()}
+        named = self.agent.roster.named(asked, ending)
+        found = {ws.address: ws for each in named for ws in each}
         for ws in found.values():
             self._look(self._terminating(ws, terms))
         drains = [(address, self.ongoing.get(address)) for address in found]
@@ -118,7 +119,7 @@ class Drains(Noting):
             _gone(address) if one is None else outcome(address, one.state, one.message)
             for address, one in drains
         ]
-        return outcomes + [_gone(name) for name in unknown]
+        return outcomes + [_gone(name) for name, each in zip(asked, named) if not each]
 
     def call_off(self, names: Iterable[str], terms: Terms) -> None:
         """Whoever joins under one of these names is retired, as long as its pod may live."""
@@ -195,7 +196,8 @@ class Drains(Noting):
         if ws is None:
             return
         self.outlived.add(address)
-        if self.settings.lifetime_s <= 0:
+        most_s = self.agent.settings.lifetime_s
+        if not most_s:
             # Stock code moves its data now: the end of a cordon must not bring it back meanwhile.
             self.cordons.hand_over(address)
             self._gates.forget(address)
@@ -204,9 +206,9 @@ class Drains(Noting):
         try:
             drain = self._terminating(ws, OWN_END)
             self._look(drain)
-            await asyncio.wait_for(drain.is_drained.wait(), self.settings.lifetime_s)
+            await asyncio.wait_for(drain.is_drained.wait(), most_s)
         except asyncio.TimeoutError:
-            logger.info("Worker %s has not drained in %.0f s", address, self.settings.lifetime_s)
+            logger.info("Worker %s has not drained in %.0f s", address, most_s)
         except asyncio.CancelledError:
             if drain is not None:
                 drain.is_lifetime = False
@@ -300,22 +302,19 @@ class Drains(Noting):
             for task in self._background:
                 task.cancel()
 
-    def obstacle_to(self, ws: WorkerState) -> Veto | None:
-        """A reason not to retire a worker at once, pins left aside."""
-        return self._obstacle(ws) or self._busy(ws)
-
     # For `Drain`.
 
     def standing_veto(self, ws: WorkerState, terms: Terms) -> Veto | None:
         """An objection to a refusable drain, before it and during it."""
         if pinned_by := self.pinned_by(ws, terms.over_pins):
             return Veto(wire.V_PINNED, f"pinned by {pinned_by}")
-        return self._obstacle(ws)
+        return self.obstacle(ws)
 
     def pinned_by(self, ws: WorkerState, over: Collection[str] = ()) -> str:
+        """Whoever pins a worker, in words, but for these sources and owners."""
         # Fail closed: what can't be read counts as a pin.
         try:
-            return self.pins_of(ws, over)
+            return ", ".join(self.agent.pins.holders(ws, over))
         except Exception as error:
             logger.exception("Failed to read pins; holding worker %s", ws.address)
             return f"pins that can't be read ({error!r})"
@@ -367,9 +366,9 @@ class Drains(Noting):
 
     def _begin(self, ws: WorkerState, terms: Terms) -> Drain:
         logger.info("Draining worker %s (%s): %s", ws.name, ws.address, terms.reason)
-        self.cordons.expect_leaving()
+        self.agent.expect_leaving()
         self.cordons.hand_over(ws.address)
-        drain = self.ongoing[ws.address] = Drain(self, self._gates.hold(ws), terms)
+        drain = self.ongoing[ws.address] = Drain(self.agent, self._gates.hold(ws), terms)
         return drain
 
     def _terminating(self, ws: WorkerState, terms: Terms) -> Drain:
@@ -390,15 +389,16 @@ class Drains(Noting):
         veto = self._verdict(drain.ws) if drain.is_over else None
         return outcome(str(drain.name), drain.state, drain.message, veto)
 
-    def _busy(self, ws: WorkerState) -> Veto | None:
+    def busy(self, ws: WorkerState) -> Veto | None:
         tasks = len(ws.processing)
-        if not tasks and self.is_sending():
+        if not tasks and self.agent.clients.is_sending:
             return Veto(wire.V_BUSY, "a client sends data")
         if not tasks and not arriving(self.scheduler, ws):
             return None
         return Veto(wire.V_BUSY, f"has {plural(max(1, tasks), 'task')}")
 
-    def _obstacle(self, ws: WorkerState) -> Veto | None:
+    def obstacle(self, ws: WorkerState) -> Veto | None:
+        """A reason not to retire a worker, pins left aside, and that it is busy."""
         if ws.actors or any(ts.actor for ts in ws.processing):
             return Veto(wire.V_ACTORS, "holds actors, which can't be moved")
         if ws.processing and not any(other is not ws for other in self.scheduler.running):
@@ -412,28 +412,6 @@ class Drains(Noting):
         """The veto that ended the last drain of this worker; only the first request gets it."""
         at, veto = self._verdicts.pop(ws.address, (0.0, None))
         return veto if veto is not None and self.clock() - at < VERDICT_S else None
-
-    def _meant(self, name: str) -> list[WorkerState]:
-        """
-        The workers that a name means: the one of that name, or all processes started under it.
-
-        Of two that had it one after the other it means the one whose process ends.
-        """
-        workers = self.scheduler.workers
-        if name in workers:
-            return [workers[name]]
-        named = [(ws, self.name_of(ws)) for ws in workers.values()]
-        ending = self.terminations()
-        for candidates in ([one for one in named if one[0].address in ending], named):
-            if exactly := [ws for ws, own in candidates if own == name]:
-                return exactly
-            found = [one for one in candidates if is_process_of(one[1], name)]
-            if found:
-                # All processes, also those that nobody has asked to leave yet.
-                names = {own for _, own in found}
-                found += [(w, n) for w, n in named if is_process_of(n, name) and n not in names]
-                return [ws for ws, _ in found]
-        return []
 
 
 def outcome(
@@ -454,3 +432,81 @@ def combined(name: str, outcomes: Sequence[wire.RetireOutcome]) -> wire.RetireOu
 
 def _gone(name: str) -> wire.RetireOutcome:
     return outcome(name, "gone", "no such worker")
+
+
+class UpstreamCalls(Component):
+    """
+    Wraps `retire_workers` of one scheduler, and hears of `restart`. A call that names workers is
+    obeyed, and noted if it breaks pins; one that names none goes through `workers_to_close`.
+    """
+
+    def install(self, patches: Patches) -> None:
+        # Upstream's HTTP API calls the method.
+        patches.put(patching.RETIRE_WORKERS, self._retiring)
+        patches.put(patching.RETIRE_WORKERS_RPC, self._retiring)
+
+    def restarts(self) -> None:
+        """`SchedulerPlugin.restart`: `Scheduler.restart` is about to restart all workers."""
+        self._note_pins("restart", list(self.scheduler.workers.values()), "restart")
+
+    def _retiring(self, stock: Call) -> Call:
+        @wraps(stock)
+        async def retire_workers(*args: Any, **kwargs: Any) -> Any:
+            args, kwargs = _readable(args, kwargs)
+            workers = args[0] if args else kwargs.get("workers")
+            stimulus = str(kwargs.get("stimulus_id") or "")
+            if stimulus.startswith(LIFETIME):
+                # Never raises, unless it is cancelled: then the call is, too.
+                for address in workers or ():
+                    await self.agent.drains.lifetime(address)
+                return await stock(*args, **kwargs)
+            named = self._named(workers or (), kwargs.get("names"))
+            self._note_pins("retire", named, stimulus)
+            with self.agent.drains.others_retire(named) as retired:
+                answer = await stock(*args, **kwargs)
+                retired.update(answer)
+            return answer
+
+        return retire_workers
+
+    def _named(self, addresses: Iterable[str], names: Iterable[Any] | None) -> list[WorkerState]:
+        """Those of these names, or else addresses."""
+        known = self.scheduler.workers
+        try:
+            if names is not None:
+                texts = {str(name) for name in names}  # as Scheduler.retire_workers compares them
+                return [ws for ws in known.values() if str(ws.name) in texts]
+            return [known[address] for address in dict.fromkeys(addresses) if address in known]
+        except Exception:
+            # Fail open: upstream's code judges its arguments.
+            logger.exception("Failed to find the workers that a call names")
+            return []
+
+    def _note_pins(self, verb: str, named: list[WorkerState], stimulus: str) -> None:
+        """Note the pins that a call breaks, if any."""
+        if stimulus.startswith((OURS, NOT_ANSWERING)):
+            return
+        # Fail open: the call is obeyed, noted or not.
+        with logged(logger, "Failed to find the pins that a call to %s workers has broken", verb):
+            leaving = self.agent.out_of_service()  # their pins have been respected
+            staying = [ws for ws in named if ws.address not in leaving]
+            pinned = [(ws, held) for ws in staying if (held := self.agent.pins.holders(ws))]
+            if not pinned:
+                return
+            shown = [f"{ws.name} ({', '.join(held)})" for ws, held in pinned[:3]]
+            if len(pinned) > 3:
+                shown.append(f"{len(pinned) - 3} more")
+            call = f" ({stimulus})" if stimulus else ""
+            message = f"somebody{call} named pinned workers to {verb}, and was "
+            names = [str(ws.name) for ws, _ in pinned]
+            text = f"{message}obeyed: {'; '.join(shown)}"
+            self.agent.notes.add(wire.N_PINS_OVERRIDDEN, text, names)
+
+
+def _readable(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The arguments with a list for each iterator, which can be read but once."""
+
+    def readable(value: Any) -> Any:
+        return list(value) if isinstance(value, Iterator) else value
+
+    return tuple(map(readable, args)), {name: readable(value) for name, value in kwargs.items()}

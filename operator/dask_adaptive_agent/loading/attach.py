@@ -16,7 +16,7 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 
 from dask_adaptive_agent import __version__, wire
 from dask_adaptive_agent.agent import Agent
-from dask_adaptive_agent.failing import logged
+from dask_adaptive_agent.component import logged
 from dask_adaptive_agent.shuffle.runs import BARRIER
 from dask_adaptive_agent.worker_side.worker_plugin import Lender
 
@@ -37,8 +37,7 @@ def install(scheduler: Scheduler, clock: Callable[[], float] = monotonic) -> Age
     if running is not None:
         is_whole = scheduler.plugins.get(AdaptivePlugin.name) is running
         if is_whole and getattr(running, "version", None) == __version__:
-            agent: Agent = running.agent
-            return agent
+            return running.agent  # type: ignore[no-any-return]
         running.uninstall()
     plugin = AdaptivePlugin(Agent(scheduler, clock))
     try:
@@ -85,7 +84,6 @@ class AdaptivePlugin(SchedulerPlugin):
             name: self._while_in_place(handler) for name, handler in self.agent.handlers().items()
         }
         scheduler.handlers.update(self._handlers)
-        self.agent.closing.own_plugin = self
         self.agent.install()
         self.agent.roster.sync()
         self.agent.barriers.start()

@@ -95,7 +95,9 @@ def attach(sources: dict[str, str], scheduler_id: str) -> None:
     Harmless when that version runs there. Where it fails, the process finds modules as before.
     """
     scheduler = find(scheduler_id)
-    wanted = version_of(sources)
+    space: dict[str, Any] = {}
+    exec(sources[PACKAGE], space)
+    wanted = space["__version__"]
     if getattr(scheduler.plugins.get("dask-adaptive"), "version", None) == wanted:
         return
     loaded = sys.modules.get(PACKAGE)
@@ -131,12 +133,6 @@ def give_back(lent: SourcesFinder) -> None:
     sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not lent]
     for name in [name for name in sys.modules if _is_ours(name) and lent.has_loaded(name)]:
         del sys.modules[name]
-
-
-def version_of(sources: dict[str, str]) -> str:
-    namespace: dict[str, Any] = {}
-    exec(sources[PACKAGE], namespace)
-    return str(namespace["__version__"])
 
 
 def _replace(sources: dict[str, str]) -> None:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distributed.core import Status
 
-from dask_adaptive_agent.failing import logged
+from dask_adaptive_agent.component import logged
 from dask_adaptive_agent.quotas.worker_limits import NEVER
 from dask_adaptive_agent.text import duration, plural, size_of
 
@@ -236,8 +236,7 @@ class Looks:
             if rows is None:
                 problems.append(f"{name} can't be shown: the scheduler's log says why")
             fields = [field for field, *_ in TABLES[name].columns]
-            columns = enumerate(fields)
-            tables[name] = {field: [row[i] for row in rows or ()] for i, field in columns}
+            tables[name] = {f: [row[i] for row in rows or ()] for i, f in enumerate(fields)}
         lines = [self._policy(), self._counts(tables["workers"]["state"])]
         lines += [f'<span style="color:#b71c1c">{escape(problem)}</span>' for problem in problems]
         head = "".join(f'<div style="margin-bottom:4px">{line}</div>' for line in lines)
@@ -249,12 +248,12 @@ class Looks:
         entries = of.roster.entries
         of.sole.refresh(entries.values())
         offered = {ws.address for ws in of.offered(entries)}
-        shuffles, held = of.pins.shuffles(), {*of.pins.leases.names(), *of.pins.in_shuffles()}
+        held = {*of.pins.leases.names(), *of.pins.in_shuffles()}
         rows = []
         for address, entry in entries.items():
             ws = entry.ws
             name = of.pins.name_of(ws)
-            pins = of.pins.holders(ws, shuffles) if address in held or name in held else []
+            pins = of.pins.holders(ws) if address in held or name in held else []
             idle_s = of.roster.idle_s(entry)
             state = self._state(entry, is_pinned=bool(pins))
             # The operator knows more (windows, budgets), but what has happened since knows better.
@@ -276,7 +275,7 @@ class Looks:
             return f"gets no more tasks: {cordon.why.message}"
         if pins:
             return f"stays: pinned by {', '.join(pins)}"
-        obstacle = of.drains.obstacle_to(ws)
+        obstacle = of.drains.obstacle(ws) or of.drains.busy(ws)
         if obstacle is not None:
             return f"stays: {obstacle.message}"
         if ws.status.name not in ("running", "paused"):

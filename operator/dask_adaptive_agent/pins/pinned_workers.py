@@ -1,6 +1,6 @@
 """
-Workers that somebody claims: people by annotation, code by `pinned`, P2P shuffles that run; and the
-number of workers that code asks for by `want`.
+Workers that somebody claims: people by annotation, code by `pinned` or because it knows their
+addresses, P2P shuffles that run; and the number of workers that code asks for by `want`.
 
 Pins of the operator (annotations) go by name, so that they hold a worker that is about to join;
 those of code go by address, because code means the workers that it sees.
@@ -10,70 +10,60 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
-from dask_adaptive_agent import wire
-from dask_adaptive_agent.pins.known_workers import KNOWN
+from dask_adaptive_agent import patching, wire
+from dask_adaptive_agent.component import Component, logged
 from dask_adaptive_agent.pins.leases import LeaseTable
 from dask_adaptive_agent.protocol.handlers import whole
-from dask_adaptive_agent.protocol.operator_side import Noting
-from dask_adaptive_agent.protocol.requests import (
-    AgentSettings,
-    Malformed,
-    Refused,
-    Request,
-    millis,
-    names,
-    number,
-    one_of,
-    optional_names,
-    text,
-)
+from dask_adaptive_agent.protocol.requests import AgentSettings, Malformed, Refused, Request
 from dask_adaptive_agent.text import duration, plural
 
 if TYPE_CHECKING:
     from distributed.scheduler import WorkerState
 
+    from dask_adaptive_agent.agent import Agent
+    from dask_adaptive_agent.patching import Call, Patches
     from dask_adaptive_agent.quotas.roster import Entry
-    from dask_adaptive_agent.shuffle.runs import ShuffleRun, Shuffles
+    from dask_adaptive_agent.shuffle.runs import ShuffleRun
 
 logger = logging.getLogger(__name__)
 
 #: Floors that are kept, and the highest: more is a mistake of units.
 MOST_FLOORS, MOST_WORKERS = 1_000, 1_000_000
 
+#: The owner of the leases of `KnownWorkers`.
+KNOWN = "addresses"
+
 LONGEST = "renewals included: the longest that the policy allows (spec.pins.client.maxDuration)"
 
 
-@dataclass(eq=False)
-class PinnedWorkers(Noting):
+class PinnedWorkers(Component):
     """All claims on the workers of one scheduler."""
 
-    settings: AgentSettings  # what the policy allows
-    shuffle_runs: Shuffles
-    #: The name of a worker, also when it was renamed to make room for another.
-    own_name: Callable[[WorkerState], str]
-
-    def __post_init__(self) -> None:
+    def __init__(self, agent: Agent) -> None:
+        super().__init__(agent)
+        self.settings = agent.settings  # what the policy allows
         self.leases = LeaseTable(self.clock)
 
     def pin(self, request: Request) -> wire.PinAnswer:
-        is_client = one_of(request, "source", (wire.MANUAL, wire.CLIENT)) == wire.CLIENT
+        is_client = request.one_of("source", (wire.MANUAL, wire.CLIENT)) == wire.CLIENT
         return self._pin_for_client(request) if is_client else self._pin_by_hand(request)
 
     def unpin(self, request: Request) -> None:
-        source = one_of(request, "source", (wire.MANUAL, wire.CLIENT))
-        asked = optional_names(request)
+        source = request.one_of("source", (wire.MANUAL, wire.CLIENT))
+        asked = request.optional_names()
         if asked is not None and source == wire.CLIENT:
-            asked = [ws.address for name in asked for ws in self._meant(name)]
-        self.leases.unpin(source=source, owner=text(request, "owner"), names=asked)
+            asked = [ws.address for each in self.agent.roster.named(asked) for ws in each]
+        self.leases.unpin(source=source, owner=request.text("owner"), names=asked)
 
     def worker_left(self, ws: WorkerState) -> None:
         """All pins end with their worker, unless another has taken its name."""
         self.leases.drop(ws.address)
-        for name in {str(ws.name), self.own_name(ws)} & self.leases.names():
+        for name in {str(ws.name), self.agent.drains.name_of(ws)} & self.leases.names():
             others = self.scheduler.workers.values()
             if not any(str(other.name) == name for other in others if other is not ws):
                 self.leases.drop(name)
@@ -82,7 +72,7 @@ class PinnedWorkers(Noting):
         limit = duration(self.settings.shuffle_timeout_s)
         workers = self.scheduler.workers
         held = [str(workers[a].name) for a in sorted(run.participants) if a in workers]
-        self.note(
+        self.agent.notes.add(
             wire.N_PIN_EXPIRED,
             f"shuffle {run.id} has run for over {limit} (spec.pins.shuffle.timeout) and pins its "
             f"{plural(len(held), 'worker')} no more: if one of them leaves, it starts over",
@@ -92,16 +82,16 @@ class PinnedWorkers(Noting):
 
     def name_of(self, ws: WorkerState) -> str:
         """By which name a worker is pinned: one that departs keeps its own until it is taken."""
-        name = self.own_name(ws)
+        name = self.agent.drains.name_of(ws)
         owner = self.scheduler.aliases.get(name, ws.address)
         return name if owner == ws.address else str(ws.name)
 
     def in_shuffles(self) -> Collection[str]:
         """Addresses; raises when shuffles cannot be read: the caller must hold all workers."""
-        return self.shuffle_runs.pinned() if self.settings.shuffle_pins else ()
+        return self.agent.shuffles.pinned() if self.settings.shuffle_pins else ()
 
     def shuffles(self) -> list[ShuffleRun]:
-        return self.shuffle_runs.pinning() if self.settings.shuffle_pins else []
+        return self.agent.shuffles.pinning() if self.settings.shuffle_pins else []
 
     def is_pinned(self, ws: WorkerState) -> bool:
         """
@@ -118,20 +108,14 @@ class PinnedWorkers(Noting):
             logger.exception("Failed to read pins; holding worker %s", ws.address)
             return True
 
-    def holders(
-        self, ws: WorkerState, shuffles: list[ShuffleRun] | None = None, over: Collection[str] = ()
-    ) -> list[str]:
-        """
-        Who claims a worker, what for and how long, but for the sources, and owners, `over`.
-
-        Whoever asks about many workers gives what `shuffles()` has just said.
-        """
+    def holders(self, ws: WorkerState, over: Collection[str] = ()) -> list[str]:
+        """Who claims a worker, what for and how long, but for the sources, and owners, `over`."""
         now = self.clock()
         held = []
         if ws.address in self.in_shuffles():
             held = [
                 f"{wire.SHUFFLE} {run.id} for {duration(self._left_s(run, now))} more"
-                for run in (self.shuffles() if shuffles is None else shuffles)
+                for run in self.shuffles()
                 if ws.address in run.participants
             ]
         for name in dict.fromkeys((self.name_of(ws), ws.address)):
@@ -180,70 +164,57 @@ class PinnedWorkers(Noting):
         return run.since + self.settings.shuffle_timeout_s - now
 
     def _pin_by_hand(self, request: Request) -> wire.PinAnswer:
-        asked = names(request)
+        asked = request.names()
         granted_s = self.leases.pin(
             asked,
             source=wire.MANUAL,
-            owner=text(request, "owner"),
-            reason=text(request, "reason", ""),
-            ttl_s=min(millis(request, "ttl_ms"), self.settings.manual_max_ms) / 1000,
+            owner=request.text("owner"),
+            reason=request.text("reason", ""),
+            ttl_s=min(request.millis("ttl_ms"), self.settings.manual_max_ms) / 1000,
         )
         return _granted(asked, granted_s)
 
     def _pin_for_client(self, request: Request) -> wire.PinAnswer:
-        asked = names(request)
-        claimant: dict[str, Any] = {"source": wire.CLIENT, "owner": text(request, "owner")}
-        reason, client = text(request, "reason", ""), text(request, "client", "")
+        asked = request.names()
+        claimant: dict[str, Any] = {"source": wire.CLIENT, "owner": request.text("owner")}
+        reason, client = request.text("reason", ""), request.text("client", "")
         ttl_s, cap_s = _allowed_s(request, self.settings, "pin")
-        meant = [(name, self._meant(name)) for name in asked]
-        unknown = [name for name, workers in meant if not workers]
-        if unknown:
+        named = self.agent.roster.named(asked)
+        if unknown := [name for name, workers in zip(asked, named) if not workers]:
             raise Malformed(f"no worker has the name or address {', '.join(unknown[:10])}")
-        workers = {ws.address: ws for _, each in meant for ws in each}
+        workers = {ws.address: ws for each in named for ws in each}
         if self.leases.is_spent(workers, total_s=cap_s, **claimant):
             spent = f"pinned for {duration(cap_s)}, {LONGEST}"
             if self.leases.refuse(**claimant):
                 pin = f"a pin from code ({reason})" if reason else "a pin from code"
                 still = f"{pin} has {spent}; its caller still asks for it"
                 held = [str(ws.name) for ws in workers.values()]
-                self.note(wire.N_PIN_EXPIRED, still, held)
+                self.agent.notes.add(wire.N_PIN_EXPIRED, still, held)
             raise Refused(spent)
         granted_s = self.leases.pin(
             workers, reason=reason, ttl_s=ttl_s, total_s=cap_s, client=client, **claimant
         )
         return _granted(asked, granted_s)
 
-    def _meant(self, name: str) -> list[WorkerState]:
-        """Workers with that name or address. Names are any hashable; on the wire they are text."""
-        workers = self.scheduler.workers
-        address = name if name in workers else self.scheduler.aliases.get(name)
-        if address in workers:
-            return [workers[address]]
-        return [ws for ws in workers.values() if str(ws.name) == name]
 
-
-@dataclass(eq=False)
-class WorkerFloors:
+class WorkerFloors(Component):
     """
     Numbers of workers that code asks for, as leases by owner and worker group. Each ends by itself,
     and soon after its client has left.
     """
 
-    clock: Callable[[], float]
-    settings: AgentSettings
-
-    def __post_init__(self) -> None:
+    def __init__(self, agent: Agent) -> None:
+        super().__init__(agent)
         self.leases = LeaseTable(self.clock, MOST_FLOORS)
-        self.revision = self.leases.revision
 
     def want(self, request: Request) -> None:
         """Answer `wire.WANT`. Raises `Malformed` and `Refused`."""
-        workers = number(request, "workers", 0, high=MOST_WORKERS)
-        groups = [text(request, "group", "")]
-        claimant: dict[str, Any] = {"source": wire.CLIENT, "owner": text(request, "owner")}
+        workers = request.number("workers", 0, high=MOST_WORKERS)
+        groups = [request.text("group", "")]
+        claimant: dict[str, Any] = {"source": wire.CLIENT, "owner": request.text("owner")}
         if workers:
-            client = text(request, "client", "")
-            ttl_s, cap_s = _allowed_s(request, self.settings, "floor")
+            client = request.text("client", "")
+            ttl_s, cap_s = _allowed_s(request, self.agent.settings, "floor")
             if self.leases.is_spent(groups, total_s=cap_s, **claimant):
                 raise Refused(f"workers were wanted for {duration(cap_s)}, {LONGEST}")
             self.leases.pin(
@@ -270,7 +241,7 @@ class WorkerFloors:
 
 def _allowed_s(request: Request, settings: AgentSettings, claim: str) -> tuple[float, float]:
     """For how long code claims something, and the longest that it may. Raises `Refused`."""
-    ttl_s, cap_s = millis(request, "ttl_ms") / 1000, settings.client_max_ms / 1000
+    ttl_s, cap_s = request.millis("ttl_ms") / 1000, settings.client_max_ms / 1000
     if not settings.client_pins:
         raise Refused(
             f"the policy allows no {claim}s from code (spec.pins.client.enabled is false)"
@@ -291,3 +262,99 @@ def _granted(asked: list[str], granted_s: float) -> wire.PinAnswer:
 
 def _ms(seconds: float) -> int:
     return whole(seconds * 1000)
+
+
+class KnownWorkers(Component):
+    """
+    Workers whose addresses code knows: it has asked who has its results, or has named them for
+    tasks. What was asked for, by address; each has a lease of `spec.pins.client.maxDuration`.
+
+    Libraries (XGBoost, LightGBM, RAPIDS) note addresses and name them later; such a task waits for
+    ever if its worker has left. So these are leased for as long as anybody wants what they were
+    asked for.
+    """
+
+    def __init__(self, agent: Agent) -> None:
+        super().__init__(agent)
+        #: The oldest first; asked for again, a key keeps its place, and prolongs nothing.
+        self._keys: dict[str, dict[Any, None]] = {}
+
+    def install(self, patches: Patches) -> None:
+        patches.put(patching.WHO_HAS_RPC, lambda stock: self._answering(stock, _by_address))
+        patches.put(patching.HAS_WHAT_RPC, lambda stock: self._answering(stock, dict))
+
+    def graph_added(self, annotations: Mapping[str, Any]) -> None:
+        """A graph has come; `annotations` by kind and key. Never raises."""
+        # Fail open: those workers may leave, as with stock code.
+        with logged(logger, "Failed to note the workers that a graph names"):
+            named = [self.scheduler.tasks.get(key) for key in annotations.get("workers", ())]
+            bound = {
+                ts.key: ts.worker_restrictions or ()
+                for ts in named
+                if ts is not None and not ts.loose_restrictions
+            }
+            if bound:
+                self._lease(_by_address(bound))
+
+    def refresh(self) -> None:
+        """Give up those of which nobody wants anything any more. A key is paid for once."""
+        tasks, gone = self.scheduler.tasks, []
+        for address, keys in self._keys.items():
+            while keys and not _is_wanted(tasks.get(next(reversed(keys)))):
+                keys.popitem()
+            if not keys or not self._is_on or address not in self.scheduler.workers:
+                gone.append(address)
+        for address in gone:
+            del self._keys[address]
+        if gone:
+            self.agent.pins.leases.unpin(source=wire.CLIENT, owner=KNOWN, names=gone)
+
+    @property
+    def _is_on(self) -> bool:
+        """Without an operator, and a policy of its, nobody of ours takes a worker away."""
+        is_governed = "addresses" in self.agent.features and self.agent.lease.silent_s < math.inf
+        return is_governed and self.agent.settings.client_pins
+
+    def _answering(self, stock: Call, read: Callable[[Any], Mapping[str, Any]]) -> Call:
+        @wraps(stock)
+        def answer(*args: Any, **kwargs: Any) -> Any:
+            told = stock(*args, **kwargs)
+            # Fail open: those workers may leave, as with stock code.
+            with logged(logger, "Failed to note the workers of which code was told"):
+                self._lease(read(told))
+            return told
+
+        return answer
+
+    def _lease(self, asked: Mapping[str, Iterable[Any]]) -> None:
+        if not self._is_on:
+            return
+        new = []
+        for address in asked.keys() & self.scheduler.workers.keys():
+            keys = self._keys.setdefault(address, {})
+            known = len(keys)
+            keys.update(dict.fromkeys(asked[address]))
+            if len(keys) > known:
+                new.append(address)
+        if new:
+            self.agent.expect_holds()
+            self.agent.pins.leases.pin(
+                new,
+                source=wire.CLIENT,
+                owner=KNOWN,
+                reason="code knows where its results are",
+                ttl_s=self.agent.settings.client_max_ms / 1000,
+            )
+
+
+def _by_address(addresses: Mapping[Any, Iterable[str]]) -> Mapping[str, list[Any]]:
+    """Keys by address, of addresses by key."""
+    out: dict[str, list[Any]] = defaultdict(list)
+    for key, each in addresses.items():
+        for address in each:
+            out[address].append(key)
+    return out
+
+
+def _is_wanted(ts: Any) -> bool:
+    return ts is not None and bool(ts.who_wants or ts.waiters)

@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 
 from dask_adaptive_agent import wire
 
-#: Signs are read this often while somebody waits; less often where that takes more than this part
-#: of the time.
-PAUSE_S, SIGNS_PART = 0.25, 0.0005
+#: Signs are read this often while somebody waits.
+PAUSE_S = 0.25
 
 #: A waiting caller is answered at most this often; less often where snapshots take more than this
 #: part of the time.
@@ -29,8 +28,8 @@ BURST, REFILL_S, RESERVED = 8, 4.0, 4
 #: that the last transition is longer ago by this part.
 GROWN_S, GROWN_PART = 5.0, 0.1
 
-#: Slots of workers that have left, versions, and callers that are remembered.
-MOST_GONE, MOST_VERSIONS, MOST_CALLERS = 10_000, 1_000, 100
+#: Slots of workers that have left, and callers, that are remembered.
+MOST_GONE, MOST_CALLERS = 10_000, 100
 
 #: Parts of a snapshot that are sent again only when they have changed.
 SECTIONS = (
@@ -161,9 +160,9 @@ class Watch:
         self._signs, self._clock = signs, clock
         self._changes = Changes()
         self._is_closed = False
-        self._looked_at: dict[int, float] = {}  # by version: when it was last true
+        self._looked_at = -math.inf
         self._answered: dict[str, int] = {}  # by caller: the version that it got at once
-        self._gap_s, self._pause_s = GAP_S, PAUSE_S
+        self._gap_s = GAP_S
         self._seen: Signs | None = None  # as of the last snapshot
         self._read: Signs | None = None  # as they were last
         self._read_at = -math.inf
@@ -178,7 +177,10 @@ class Watch:
         """Answer at once what has changed since the version `known`; all, where that is unknown."""
         answer = self._look(known, take)
         if caller:
-            _remember(self._answered, caller, self._changes.version, MOST_CALLERS)
+            self._answered.pop(caller, None)  # the last one goes to the end
+            self._answered[caller] = self._changes.version
+            if len(self._answered) > MOST_CALLERS:
+                del self._answered[next(iter(self._answered))]
         return answer
 
     def _look(self, known: int, take: Take) -> dict[str, Any]:
@@ -187,10 +189,9 @@ class Watch:
         is_news = seen is not None and signs is not None and seen.events != signs.events
         self._changes.note(snapshot, is_news=is_news)
         answer = self._changes.since(snapshot, known)
-        now = self._clock()
         self._seen = self._read = signs
-        self._gap_s = min(GROWN_S, max(GAP_S, (now - began) / LOOK_PART))
-        _remember(self._looked_at, self._changes.version, now, MOST_VERSIONS)
+        self._looked_at = self._clock()
+        self._gap_s = min(GROWN_S, max(GAP_S, (self._looked_at - began) / LOOK_PART))
         return answer
 
     async def wait(
@@ -215,12 +216,12 @@ class Watch:
             left_s = until - self._clock()
             if left_s <= 0:
                 return {"protocol": wire.PROTOCOL, "version": known, "unchanged": True}
-            await asyncio.sleep(min(self._pause_s, left_s))
+            await asyncio.sleep(min(PAUSE_S, left_s))
         return None
 
     def _is_worth_it(self, known: int) -> bool:
         now = self._clock()
-        if now < self._looked_at.get(known, -math.inf) + self._gap_s:
+        if now < self._looked_at + self._gap_s:
             return False
         needed = 1 if known != self._changes.version else self._needed(now)
         self._spare = min(BURST, self._spare + (now - self._spare_at) / REFILL_S)
@@ -232,10 +233,10 @@ class Watch:
 
     def _needed(self, now: float) -> float:
         """How many snapshots there must be to spare for what the signs say; infinite: nothing."""
-        if now >= self._read_at + 0.9 * self._pause_s:
+        if now >= self._read_at + 0.9 * PAUSE_S:
             self._read_signs(now)
         seen, read = self._seen, self._read
-        looked_s = now - self._looked_at[self._changes.version]
+        looked_s = now - self._looked_at
         if seen is None or read is None:
             return RESERVED + 1 if looked_s >= GROWN_S else math.inf
         if seen.events != read.events or any(map(_is_jump, seen.load, read.load)):
@@ -248,16 +249,8 @@ class Watch:
     def _read_signs(self, now: float) -> None:
         before, self._read = self._read, self._signs()
         self._read_at = now
-        self._pause_s = max(PAUSE_S, min(GAP_S, (self._clock() - now) / SIGNS_PART))
         if before is None or self._read is None or before.activity != self._read.activity:
             self._active_at = now
-
-
-def _remember(known: dict[Any, Any], key: Any, value: Any, most: int) -> None:
-    known.pop(key, None)
-    known[key] = value
-    if len(known) > most:
-        del known[next(iter(known))]
 
 
 def _is_jump(before: int, now: int) -> bool:

@@ -39,7 +39,7 @@ def guarded(handler: Callable[[Request], Any], *, any_protocol: bool = False) ->
             )
             return error(wire.E_PROTOCOL, spoken)
         try:
-            result = handler(request)
+            result = handler(Request(request))
             if result is None:
                 return {"protocol": wire.PROTOCOL}
             return _later(result) if inspect.iscoroutine(result) else sendable(result)
@@ -115,13 +115,8 @@ class Parts:
 
     def rows(self, name: str, items: Iterable[Row], row: Callable[[Row], T]) -> list[T]:
         """A row for each item; items whose row fails have none."""
-        out = []
-        for item in items:
-            try:
-                out.append(row(item))
-            except Exception as problem:
-                self._failed(name, problem)
-        return out
+        made = [self.section(name, partial(row, item), None) for item in items]
+        return [one for one in made if one is not None]
 
     def column(self, name: str, items: Sequence[Row], number: Callable[[Row], Any]) -> list[int]:
         """A whole number from 0 to `MOST` for each item; 0 where there is none."""
@@ -132,17 +127,13 @@ class Parts:
             raise ValueError(f"from {min(numbers)} to {max(numbers)}")
         except Exception as problem:
             self._failed(name, problem)
-        return [self.section(name, partial(_whole_of, number, item), 0) for item in items]
+        return [self.section(name, partial(lambda one: whole(number(one)), i), 0) for i in items]
 
     def _failed(self, name: str, problem: Exception) -> None:
         # Logged once: answers are given every few seconds.
         if name not in self._logged:
             self._logged.add(name)
             logger.warning("Answers are incomplete: %s", name, exc_info=problem)
-
-
-def _whole_of(number: Callable[[Row], Any], item: Row) -> int:
-    return whole(number(item))
 
 
 def whole(value: Any) -> int:

@@ -12,15 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dask_adaptive_agent import wire
-from dask_adaptive_agent.protocol.requests import (
-    LONGEST_MS,
-    Malformed,
-    Request,
-    number,
-    optional_names,
-    shown,
-    text,
-)
+from dask_adaptive_agent.protocol.requests import LONGEST_MS, Malformed, Request, shown
 
 #: Notes that are kept for an operator that is away, and workers that one names.
 KEPT, NAMED = 100, 10
@@ -30,21 +22,6 @@ LONGEST_S = 300.0
 
 #: Overdue workers are expected for this many seconds more, or times the announced wait.
 GRACE_S, GRACE_TIMES = 30.0, 2.0
-
-
-@dataclass(eq=False)
-class Component:
-    """A part of the agent in one scheduler."""
-
-    scheduler: Any
-    clock: Callable[[], float]
-
-
-@dataclass(eq=False)
-class Noting(Component):
-    """One that notes what people should be told."""
-
-    note: Callable[[str, str, Collection[str]], None]  # takes kind, message, names of workers
 
 
 @dataclass(eq=False)
@@ -95,20 +72,20 @@ class OperatorPlans:
         self.clear()
 
     def clear(self) -> None:
-        self.update({})
+        self.update(Request())
 
     def update(self, request: Request) -> None:
         """Take a message over, as the whole of what is known; `Malformed`: nothing has changed."""
         rows = _rows(request, "arriving", wire.MOST_ARRIVALS, (int, int))
-        groups = [*(optional_names(request, "groups") or ()), *[""] * len(rows)]  # "": any
+        groups = [*(request.optional_names("groups") or ()), *[""] * len(rows)]  # "": any
         arriving = [
             (_count(workers), _count(ms) / 1000, group)
             for (workers, ms), group in zip(rows, groups)
         ]
-        can_grow = number(request, "can_grow", 0)
+        can_grow = request.number("can_grow", 0)
         grow_ms = request.get("grow_ms")
-        grow_s = None if grow_ms is None else number(request, "grow_ms", high=LONGEST_MS) / 1000
-        policy, message = text(request, "policy", ""), text(request, "message", "")
+        grow_s = None if grow_ms is None else request.number("grow_ms", high=LONGEST_MS) / 1000
+        policy, message = request.text("policy", ""), request.text("message", "")
         workers = _rows(request, "workers", wire.MOST_SENTENCES, (str, str))
         decisions = _rows(request, "decisions", wire.MOST_DECISIONS, (int, str, str, str))
         self._at = self._clock()

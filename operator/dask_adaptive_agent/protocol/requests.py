@@ -13,8 +13,6 @@ import msgpack  # type: ignore[import-untyped]
 
 from dask_adaptive_agent import wire
 
-Request = dict[str, Any]
-
 #: Upper bound of every duration in a request: ten years. Beyond it, somebody mixed up units.
 LONGEST_MS = 10 * 365 * 24 * 3600 * 1000
 
@@ -41,79 +39,78 @@ def bounded(key: str, count: int, most: int, what: str) -> None:
         raise Malformed(f"{key} must have at most {most} {what}, not {count}")
 
 
-def flag(request: Request, key: str, default: bool | None = None) -> bool:
-    value = request.get(key, default)
-    if not isinstance(value, bool):
-        raise Malformed(f"{key} must be true or false, not {shown(value)}")
-    return value
+class Request(dict[str, Any]):
+    """The arguments of one message; who reads one that makes no sense gets `Malformed`."""
 
+    def flag(self, key: str, default: bool | None = None) -> bool:
+        value = self.get(key, default)
+        if not isinstance(value, bool):
+            raise Malformed(f"{key} must be true or false, not {shown(value)}")
+        return value
 
-def number(
-    request: Request, key: str, default: int | None = None, *, low: int = 0, high: int = 2**53
-) -> int:
-    value = request.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise Malformed(f"{key} must be a whole number from {low} to {high}, not {shown(value)}")
-    return value
+    def number(
+        self, key: str, default: int | None = None, *, low: int = 0, high: int = 2**53
+    ) -> int:
+        value = self.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise Malformed(
+                f"{key} must be a whole number from {low} to {high}, not {shown(value)}"
+            )
+        return value
 
+    def millis(self, key: str, default: int | None = None) -> int:
+        """A duration of at least 1 ms."""
+        return self.number(key, default, low=1, high=LONGEST_MS)
 
-def millis(request: Request, key: str, default: int | None = None) -> int:
-    """A duration of at least 1 ms."""
-    return number(request, key, default, low=1, high=LONGEST_MS)
+    def mapping(self, key: str, *, of: type = object) -> Mapping[str, Any]:
+        """Values of one type by text."""
+        value = self.get(key)
+        if not isinstance(value, Mapping) or not all(
+            isinstance(k, str) and isinstance(v, of) for k, v in value.items()
+        ):
+            raise Malformed(f"{key} must be values by text, not {shown(value)}")
+        try:
+            size = len(msgpack.packb(value, use_bin_type=True))
+        except (ValueError, TypeError, OverflowError, RecursionError):
+            raise Malformed(f"{key} must hold plain values, not {shown(value)}") from None
+        bounded(key, size, wire.MOST_BYTES, "bytes")
+        return value
 
+    def text(self, key: str, default: str | None = None) -> str:
+        value = self.get(key, default)
+        if not isinstance(value, str):
+            raise Malformed(f"{key} must be text, not {shown(value)}")
+        bounded(key, len(value), wire.MOST_LETTERS, "characters")
+        return value
 
-def mapping(request: Request, key: str, *, of: type = object) -> Mapping[str, Any]:
-    """Values of one type by text."""
-    value = request.get(key)
-    if not isinstance(value, Mapping) or not all(
-        isinstance(k, str) and isinstance(v, of) for k, v in value.items()
-    ):
-        raise Malformed(f"{key} must be values by text, not {shown(value)}")
-    try:
-        size = len(msgpack.packb(value, use_bin_type=True))
-    except (ValueError, TypeError, OverflowError, RecursionError):
-        raise Malformed(f"{key} must hold plain values, not {shown(value)}") from None
-    bounded(key, size, wire.MOST_BYTES, "bytes")
-    return value
+    def one_of(self, key: str, allowed: tuple[str, ...], default: str | None = None) -> str:
+        value = self.text(key, default)
+        if value not in allowed:
+            raise Malformed(f"{key} must be one of {', '.join(allowed)}, not {shown(value)}")
+        return value
 
+    def column(self, key: str, kind: type, default: Any = None) -> Sequence[Any]:
+        """A list of text, or of whole numbers. msgpack gives tuples as well as lists."""
+        value = self.get(key, default)
+        if not isinstance(value, (list, tuple)) or any(
+            # True is no number of runs.
+            [isinstance(one, bool) or not isinstance(one, kind) for one in value]
+        ):
+            what = "text" if kind is str else "whole numbers"
+            raise Malformed(f"{key} must be a list of {what}, not {shown(value)}")
+        bounded(key, len(value), wire.MOST_ENTRIES, "entries")
+        if kind is str:
+            bounded(
+                key, max(map(len, value), default=0), wire.MOST_LETTERS, "characters in an entry"
+            )
+        return value
 
-def text(request: Request, key: str, default: str | None = None) -> str:
-    value = request.get(key, default)
-    if not isinstance(value, str):
-        raise Malformed(f"{key} must be text, not {shown(value)}")
-    bounded(key, len(value), wire.MOST_LETTERS, "characters")
-    return value
+    def names(self, key: str = "names") -> list[str]:
+        """The names asked about, each once, in order."""
+        return list(dict.fromkeys(self.column(key, str)))
 
-
-def one_of(request: Request, key: str, allowed: tuple[str, ...], default: str | None = None) -> str:
-    value = text(request, key, default)
-    if value not in allowed:
-        raise Malformed(f"{key} must be one of {', '.join(allowed)}, not {shown(value)}")
-    return value
-
-
-def column(request: Request, key: str, kind: type, default: Any = None) -> Sequence[Any]:
-    """A list of text, or of whole numbers. msgpack gives tuples as well as lists."""
-    value = request.get(key, default)
-    if not isinstance(value, (list, tuple)) or any(
-        # True is no number of runs.
-        [isinstance(one, bool) or not isinstance(one, kind) for one in value]
-    ):
-        what = "text" if kind is str else "whole numbers"
-        raise Malformed(f"{key} must be a list of {what}, not {shown(value)}")
-    bounded(key, len(value), wire.MOST_ENTRIES, "entries")
-    if kind is str:
-        bounded(key, max(map(len, value), default=0), wire.MOST_LETTERS, "characters in an entry")
-    return value
-
-
-def names(request: Request, key: str = "names") -> list[str]:
-    """The names asked about, each once, in order."""
-    return list(dict.fromkeys(column(request, key, str)))
-
-
-def optional_names(request: Request, key: str = "names") -> list[str] | None:
-    return None if request.get(key) is None else names(request, key)
+    def optional_names(self, key: str = "names") -> list[str] | None:
+        return None if self.get(key) is None else self.names(key)
 
 
 def _setting(read: Callable[[Request, str], Any], default: Any) -> Any:
@@ -125,19 +122,20 @@ def _setting(read: Callable[[Request, str], Any], default: Any) -> Any:
 class AgentSettings:
     """Settings of one agent, as they are now; names and units are those of `ConfigureRequest`."""
 
-    shuffle_pins: bool = _setting(flag, True)
-    shuffle_timeout_ms: int = _setting(millis, 3_600_000)
-    manual_max_ms: int = _setting(millis, 24 * 3_600_000)
-    client_pins: bool = _setting(flag, True)
-    client_max_ms: int = _setting(millis, 4 * 3_600_000)
-    lease_ms: int = _setting(millis, 300_000)
+    shuffle_pins: bool = _setting(Request.flag, True)
+    shuffle_timeout_ms: int = _setting(Request.millis, 3_600_000)
+    manual_max_ms: int = _setting(Request.millis, 24 * 3_600_000)
+    client_pins: bool = _setting(Request.flag, True)
+    client_max_ms: int = _setting(Request.millis, 4 * 3_600_000)
+    lease_ms: int = _setting(Request.millis, 300_000)
     on_lifetime: str = _setting(
-        partial(one_of, allowed=(wire.LIFETIME_DRAIN, wire.LIFETIME_STOCK)), wire.LIFETIME_STOCK
+        partial(Request.one_of, allowed=(wire.LIFETIME_DRAIN, wire.LIFETIME_STOCK)),
+        wire.LIFETIME_STOCK,
     )
-    lifetime_ms: int = _setting(millis, 15 * 60_000)
-    shuffle_wait_ms: int = _setting(partial(number, high=LONGEST_MS), 60_000)
-    relief: Mapping[str, str] = _setting(partial(mapping, of=str), {})
-    config: Mapping[str, Any] = _setting(mapping, {})
+    lifetime_ms: int = _setting(Request.millis, 15 * 60_000)
+    shuffle_wait_ms: int = _setting(partial(Request.number, high=LONGEST_MS), 60_000)
+    relief: Mapping[str, str] = _setting(partial(Request.mapping, of=str), {})
+    config: Mapping[str, Any] = _setting(Request.mapping, {})
 
     @property
     def shuffle_timeout_s(self) -> float:
@@ -153,17 +151,17 @@ class AgentSettings:
         """The longest that a worker drains whose own lifetime is over; 0: as in stock."""
         return self.lifetime_ms / 1000 if self.on_lifetime == wire.LIFETIME_DRAIN else 0.0
 
+    @classmethod
+    def read(cls, request: Request) -> dict[str, Any]:
+        """The settings that a `wire.ConfigureRequest` names, to be given to `update`."""
+        named = [one for one in fields(cls) if one.name in request]
+        return {one.name: one.metadata["read"](request, one.name) for one in named}
+
     def update(self, changes: Mapping[str, Any]) -> None:
-        """Take over what `read_settings` has read; what is not named stays."""
+        """Take over what `read` has read; what is not named stays."""
         vars(self).update(changes)
 
     def lapse(self) -> None:
         """Nobody stands for these settings any more: no relief, and nobody waits."""
         self.update({"relief": dict.fromkeys(wire.RELIEFS, wire.DISABLED), "shuffle_wait_ms": 0})
         self.on_lifetime = wire.LIFETIME_STOCK
-
-
-def read_settings(request: Request) -> dict[str, Any]:
-    """The settings that a `wire.ConfigureRequest` names. Raises `Malformed`."""
-    named = [one for one in fields(AgentSettings) if one.name in request]
-    return {one.name: one.metadata["read"](request, one.name) for one in named}

@@ -12,37 +12,31 @@ import logging
 import math
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distributed.core import Status
 
 from dask_adaptive_agent import patching, wire
-from dask_adaptive_agent.demand.durations import Durations, has_begun
-from dask_adaptive_agent.failing import logged
-from dask_adaptive_agent.protocol.operator_side import Noting, OperatorLease
-from dask_adaptive_agent.quotas.assigned_runs import AssignedRuns
+from dask_adaptive_agent.component import Component, logged
+from dask_adaptive_agent.demand.durations import has_begun
+from dask_adaptive_agent.patching import Call, Patch, Patches
 from dask_adaptive_agent.quotas.deadlines import LOOK_S, SEARCH_S, Deadlines
 from dask_adaptive_agent.quotas.failures import Failures, Record
-from dask_adaptive_agent.quotas.worker_limits import NEVER, PASSED, WorkerLimits
-from dask_adaptive_agent.service.gate import SHORTEST_LOOK_S, Gate, Gates
-from dask_adaptive_agent.service.task_mover import Mover
+from dask_adaptive_agent.quotas.worker_limits import NEVER, PASSED
+from dask_adaptive_agent.service.gate import SHORTEST_LOOK_S, Gate
+from dask_adaptive_agent.service.task_mover import Mover, stealing
 from dask_adaptive_agent.text import duration, plural
 from dask_adaptive_agent.worker_side import lifetime
 
 if TYPE_CHECKING:
     from distributed.scheduler import TaskState, WorkerState
 
+    from dask_adaptive_agent.agent import Agent
     from dask_adaptive_agent.patching import Patches
     from dask_adaptive_agent.quotas.roster import Entry
 
 logger = logging.getLogger(__name__)
-
-#: Reports of a worker that a run ended, whether or not the scheduler accepts its result. A run that
-#: raised `Reschedule` is reported by the third (`worker_state_machine.RescheduleMsg`). A run whose
-#: task was cancelled meanwhile is reported by none.
-REPORTS = (patching.TASK_FINISHED, patching.TASK_ERRED, patching.RESCHEDULE)
 
 #: The most pressing first: that order counts where not all may be cordoned.
 ORDER = (wire.S_PATTERN, wire.S_FAILURES, wire.S_TASKS)
@@ -64,6 +58,10 @@ MOVE_S = 0.002
 STAYING = (Status.init, Status.running, Status.paused)
 
 
+#: What `move_task_request` answers for a steal that we refuse; nobody upstream reads its answers.
+REFUSED = "dask-adaptive-refused"
+
+
 class Why(NamedTuple):
     """The limit that a worker has come to: `SHORT`, or one of `wire.S_*`; and a sentence."""
 
@@ -81,45 +79,34 @@ class Cordon(NamedTuple):
     group: str  # of the operator's, whose stops count together
 
 
-@dataclass(eq=False)
-class Cordons(Noting):
+class Cordons(Component):
     """Every worker that is cordoned, by address."""
 
-    entries: dict[str, Entry]  # the roster's, by address; the same dict for ever
-    limits: WorkerLimits  # the operator's last request,
-    lease: OperatorLease  # and how long it holds
-    is_pinned: Callable[[WorkerState], bool]  # then it is not cordoned; true: can't be known
-    is_leaving: Callable[[str], bool]  # an address drains, or somebody else retires it
-    in_shuffle: Callable[[str], bool]  # an address takes part in a P2P shuffle
-    are_arriving: Callable[[Collection[str]], bool]  # workers of other groups than these
-    heeds_lifetimes: Callable[[], bool]  # `--lifetime` is an end, not only stock code's matter
-    expect_leaving: Callable[[], None]  # called before a worker is cordoned, or drains
-
-    def __post_init__(self) -> None:
-        scheduler, clock = self.scheduler, self.clock
-        self.failures = Failures(clock, lambda: len(scheduler.workers))
-        self.assigned = AssignedRuns(scheduler, self.entries, self.reached)
-        self.durations = Durations(scheduler, clock)
-        self.deadlines = Deadlines(
-            scheduler, clock, self.note, self.entries, self.limits, self.durations,
-            self._is_short, self.are_arriving, self.heeds_lifetimes,
-        )  # fmt: skip
+    def __init__(self, agent: Agent) -> None:
+        super().__init__(agent)
+        self.entries, self.limits = agent.roster.entries, agent.limits
+        self.durations, self.gates = agent.durations, agent.gates
+        self.failures = Failures(self.clock, lambda: len(self.scheduler.workers))
+        self.assigned = AssignedRuns(agent)
+        self.deadlines = Deadlines(agent)
         self.ongoing: OrderedDict[str, Cordon] = OrderedDict()
-        self.gates = Gates(scheduler, clock, self._room)
         #: Cordoned since the last request, out of service ever since, and no longer in our hands:
         #: they still count, or more workers would be missing than the operator has allowed. The
         #: groups by address.
         self._taken: dict[str, str] = {}
         self._is_closed = False
         self._timer: asyncio.TimerHandle | None = None  # None: not started, or closed
-        #: Those that the last look has found to be short of time, and has not come to.
-        self._still_short: Iterator[Entry] | None = None
 
     def install(self, patches: Patches) -> None:
-        """Count the runs that workers report from now on."""
-        for target in REPORTS:
-            is_failure = target is patching.TASK_ERRED
-            patches.listen(target, self._count_failure if is_failure else self._count)
+        """
+        Count the runs that workers report from now on, whether or not the scheduler accepts the
+        results. A run that raised `Reschedule` is reported by the third
+        (`worker_state_machine.RescheduleMsg`). A run whose task was cancelled meanwhile is reported
+        by none.
+        """
+        patches.listen(patching.TASK_FINISHED, self._count)
+        patches.listen(patching.TASK_ERRED, self._count_failure)
+        patches.listen(patching.RESCHEDULE, self._count)
 
     def start(self) -> None:
         """From now on, look without being asked."""
@@ -201,15 +188,13 @@ class Cordons(Noting):
 
     def is_spent(self, ws: WorkerState) -> bool:
         """Tells whether an exact quota is used up: not one run more, even if it is the only one."""
-        entry = self.entries.get(ws.address)
-        if entry is None or entry.ws is not ws or entry.exact_at == NEVER:
-            return False
-        return self.assigned.given(entry) >= entry.exact_at
+        entry = self.agent.roster.of(ws)
+        return entry is not None and self.assigned.given(entry) >= entry.exact_at
 
     def has_ended(self, ws: WorkerState) -> bool:
         """Tells whether the end has passed that a worker itself, or the operator, has announced."""
-        entry = self.entries.get(ws.address)
-        is_past = entry is not None and entry.ws is ws and entry.ends_at <= self.clock()
+        entry = self.agent.roster.of(ws)
+        is_past = entry is not None and entry.ends_at <= self.clock()
         return is_past or lifetime.left_s(ws) <= 0
 
     def n_failures(self, entry: Entry) -> int:
@@ -228,10 +213,23 @@ class Cordons(Noting):
     def take_back(self, gate: Gate) -> None:
         """Open a gate that was somebody else's, unless its worker is to be cordoned."""
         with logged(logger, "Failed to cordon worker %s", gate.ws.address):
-            entry = self.entries.get(gate.ws.address)
-            if entry is not None and entry.ws is gate.ws and self._cordon(entry, gate):
+            entry = self.agent.roster.of(gate.ws)
+            if entry is not None and self._cordon(entry, gate):
                 return
         gate.release()
+
+    def room(self, ws: WorkerState) -> int:
+        """The number of tasks bound to a worker that its exact quota still allows."""
+        entry = self.entries.get(ws.address)
+        # A shuffle that has begun must end: its workers are pinned, so no other one would come.
+        if entry is None or entry.exact_at == NEVER or ws.address in self.agent.pins.in_shuffles():
+            return NEVER
+        return max(0, entry.exact_at - self.assigned.given(entry))
+
+    def is_short(self, address: str) -> bool:
+        """Tells whether a worker is cordoned because it is short of time."""
+        cordon = self.ongoing.get(address)
+        return cordon is not None and cordon.why.kind == SHORT
 
     def is_cordoned(self, ws: WorkerState) -> bool:
         """
@@ -317,7 +315,8 @@ class Cordons(Noting):
     def _why(self, entry: Entry) -> Why | None:
         """The reason for which a worker may be cordoned, the number of others left aside."""
         why = self._limit_of(entry)
-        return why if why is None or why.is_exact or not self.is_pinned(entry.ws) else None
+        is_certain = why is None or why.is_exact
+        return why if is_certain or not self.agent.pins.is_pinned(entry.ws) else None
 
     def _cordon(self, entry: Entry, gate: Gate | None = None) -> bool:
         """
@@ -339,9 +338,8 @@ class Cordons(Noting):
         gate = gate or self._own_gate(ws, why)
         if gate is None:
             return False
-        self.expect_leaving()
-        mover = Mover(self.scheduler, ws, self.clock)
-        out[ws.address] = Cordon(gate, why, self.clock(), mover, group)
+        self.agent.expect_leaving()
+        out[ws.address] = Cordon(gate, why, self.clock(), Mover(self.agent, ws), group)
         gate.thaw()
         gate.shut()
         self._report(entry, why)
@@ -353,19 +351,11 @@ class Cordons(Noting):
         if ws.status not in STAYING:
             return None
         gate = self.gates.hold(ws)
-        if not self.is_leaving(ws.address):
+        if not self.agent.is_draining(ws.address):
             return gate
         if why.is_exact:
             gate.shut()  # it stays for a while, or somebody else's call waits for its turn
         return None
-
-    def _room(self, ws: WorkerState) -> int:
-        """The number of tasks bound to a worker that its exact quota still allows."""
-        entry = self.entries.get(ws.address)
-        # A shuffle that has begun must end: its workers are pinned, so no other one would come.
-        if entry is None or entry.exact_at == NEVER or self.in_shuffle(ws.address):
-            return NEVER
-        return max(0, entry.exact_at - self.assigned.given(entry))
 
     def _report(self, entry: Entry, why: Why) -> None:
         logger.info("Worker %s gets no more tasks: %s", entry.ws.name, why.message)
@@ -373,7 +363,7 @@ class Cordons(Noting):
         if why.kind not in (wire.S_TASKS, SHORT, *entry.noted):
             entry.noted.add(why.kind)
             message = f"{entry.ws.name} gets no more tasks: {why.message}"
-            self.note(wire.N_QUOTA_REACHED, message, [str(entry.ws.name)])
+            self.agent.notes.add(wire.N_QUOTA_REACHED, message, [str(entry.ws.name)])
 
     def _limit_of(self, entry: Entry) -> Why | None:
         """The limit it has come to; unbounded ones first, not to take another worker's place."""
@@ -404,10 +394,6 @@ class Cordons(Noting):
                 return Why(wire.S_FAILURES, f"{plural(count, 'failure')} {within}")
         return None
 
-    def _is_short(self, address: str) -> bool:
-        cordon = self.ongoing.get(address)
-        return cordon is not None and cordon.why.kind == SHORT
-
     def _look(self, most: int) -> None:
         """Open the gates of those that are not to be cordoned any more; see to the next others."""
         move_until = self.clock() + MOVE_S
@@ -429,14 +415,16 @@ class Cordons(Noting):
         self._release_surplus()
         for address in list(self._taken):
             taken = self.scheduler.workers.get(address)
-            if taken in self.scheduler.running and not self.is_leaving(address):
+            if taken in self.scheduler.running and not self.agent.is_draining(address):
                 del self._taken[address]
 
     def _use_time(self, entry: Entry, cordon: Cordon, until: float) -> None:
         """Move away what does not fit into the time that a worker has left; give it what does."""
         fits = self.deadlines.fitting(entry)
-        if self.clock() <= until and _has_unstarted(entry.ws):
-            cordon.mover.ask(back=self.deadlines.may_wait, stays=fits)
+        if self.clock() <= until:
+            cordon.mover.ask(
+                back=self.deadlines.may_wait, stays=lambda ts: has_begun(entry.ws, ts) or fits(ts)
+            )
         if entry.runs < entry.stop_at and self._why_failed(entry) is None:
             cordon.gate.offer(fits)
 
@@ -457,22 +445,19 @@ class Cordons(Noting):
 
     def _look_alone(self) -> None:
         """One look of the timer's."""
+        is_done = True
         try:
-            if self._still_short is None:
-                self.lease.check()
-                self._refresh()
-                self._look(AT_ONCE)
-                self._still_short = iter(self._short())
-            is_done = self._begin(self._still_short, BEGIN_S)
-            self._still_short = None if is_done else self._still_short
+            self.agent.lease.check()
+            self._refresh()
+            self._look(AT_ONCE)
+            is_done = self._begin(self._short(), BEGIN_S)
         except Exception:
             # Fail open: nobody stays out of service because of an error of ours.
             logger.exception("Failed to check the cordoned workers; back to service")
-            self._still_short = None
             for address in list(self.ongoing):
                 self._release(address)
         finally:
-            self._arm(self._pause_s() if self._still_short is None else NEXT_S)
+            self._arm(self._pause_s() if is_done else NEXT_S)
 
     def _short(self) -> list[Entry]:
         out = self.ongoing
@@ -487,24 +472,110 @@ class Cordons(Noting):
         if self.ongoing:
             work_s = min(len(self.ongoing), AT_ONCE) / 250
             pause_s = min(pause_s, max(SHORTEST_LOOK_S, work_s))
-        return max(0.0, min(pause_s, self.lease.left_s + SHORTEST_LOOK_S))
+        return max(0.0, min(pause_s, self.agent.lease.left_s + SHORTEST_LOOK_S))
 
     def _hasten(self) -> None:
         if self._timer is not None:
-            loop: Any = self.scheduler.loop
             pause_s = self._pause_s()
-            if self._timer.when() > loop.asyncio_loop.time() + pause_s:
+            if self._timer.when() > self.scheduler.loop.asyncio_loop.time() + pause_s:
                 self._arm(pause_s)
 
     def _arm(self, pause_s: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        loop: Any = self.scheduler.loop
-        self._timer = loop.asyncio_loop.call_later(pause_s, self._look_alone)
+        self._timer = self.scheduler.loop.asyncio_loop.call_later(pause_s, self._look_alone)
 
 
-def _has_unstarted(ws: WorkerState) -> bool:
-    """Tells whether a worker has tasks that it has not begun, as far as it has reported."""
-    if len(ws.processing) <= len(ws.executing) + len(ws.long_running):
-        return False
-    return any(not has_begun(ws, ts) for ts in ws.processing)
+class AssignedRuns(Component):
+    """
+    Counts what is on its way to workers whose quota is exact. Patched in only while there is such a
+    quota: nobody else pays for it.
+
+    `Scheduler._add_to_processing` is where every release assigns a task, whether it was waiting,
+    queued or without a worker. Steals are assigned by `WorkStealing.move_task_confirm` when their
+    victim has agreed, so they count from their request on.
+    """
+
+    def __init__(self, agent: Agent) -> None:
+        super().__init__(agent)
+        self._patches = Patches(self.scheduler)
+        self._put: list[Patch] = []
+
+    def install(self) -> None:
+        """Harmless when it is in place; what others have taken away with theirs is put back."""
+        if self._put and all([patch.is_called for patch in self._put]):
+            return
+        self.uninstall()
+        try:
+            with self._patches.together() as self._put:
+                self._patches.put(patching.ADD_TO_PROCESSING, self._adding)
+                if stealing(self.scheduler) is not None:
+                    self._patches.put(patching.MOVE_TASK_REQUEST, self._moving)
+        except patching.Mismatch as error:
+            logger.warning("Quotas cannot be exact in this scheduler: %s", error)
+
+    def uninstall(self) -> None:
+        self._patches.close()
+        self._put = []
+
+    def near(self) -> list[Entry]:
+        """Workers that may have as much as they may have: of these `given` must be asked."""
+        arriving = len(self._in_flight)
+        return [
+            entry
+            for entry in self.agent.roster.entries.values()
+            if entry.runs + len(entry.ws.processing) + arriving >= entry.exact_at
+        ]
+
+    def given(self, entry: Entry) -> int:
+        """Runs that a worker has made, has, and is about to be given; exact near its limit."""
+        ws, in_flight = entry.ws, self._in_flight
+        given = entry.runs + len(ws.processing)
+        if given + len(in_flight) < entry.exact_at:
+            return given
+        return given + sum([info["thief"] is ws for info in in_flight.values()])
+
+    @property
+    def _in_flight(self) -> Any:
+        extension = stealing(self.scheduler)
+        return extension.in_flight if extension is not None else {}
+
+    def _check(self, ws: WorkerState) -> None:
+        entry = self.agent.roster.entries.get(ws.address)
+        if entry is not None and self.given(entry) >= entry.exact_at:
+            self.agent.cordons.reached(entry)  # never raises
+
+    def _adding(self, stock: Call) -> Call:
+        def add_to_processing(ts: TaskState, ws: WorkerState, *args: Any, **kwargs: Any) -> Any:
+            answer = stock(ts, ws, *args, **kwargs)
+            self._check(ws)
+            return answer
+
+        return add_to_processing
+
+    def _moving(self, stock: Call) -> Call:
+        def move_task_request(ts: TaskState, victim: WorkerState, thief: WorkerState) -> Any:
+            # `WorkStealing.balance` looks up its thieves once a round, so it may ask for one that
+            # has left service in the middle of it. Who is no worker takes nothing.
+            if thief.address in self.scheduler.workers and thief not in self.scheduler.running:
+                self._keep_stealable(ts)
+                return REFUSED
+            answer = stock(ts, victim, thief)
+            info = self._in_flight.get(ts)  # what we have wrapped may have found another thief
+            if info is not None:
+                self._check(info["thief"])
+            return answer
+
+        return move_task_request
+
+    def _keep_stealable(self, ts: TaskState) -> None:
+        """`balance` takes a task that it has asked for off its list; put it back afterwards."""
+
+        def put_back() -> None:
+            extension = stealing(self.scheduler)
+            # Fail open: the task runs where it is.
+            with logged(logger, "Failed to put %s back on the list of tasks to steal", ts.key):
+                if extension is not None and ts.state == "processing":
+                    extension.recalculate_cost(ts)
+
+        self.scheduler.loop.asyncio_loop.call_soon(put_back)

@@ -10,24 +10,23 @@ life loses no more than the time of one such task.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Set
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Set
 from functools import cache
 from typing import TYPE_CHECKING
 
 from distributed.core import Status
 
 from dask_adaptive_agent import wire
-from dask_adaptive_agent.demand.durations import TO_COME, Durations, Stage, TaskKind, is_among
-from dask_adaptive_agent.protocol.operator_side import Noting
-from dask_adaptive_agent.quotas.worker_limits import UNNAMED, WorkerLimits
-from dask_adaptive_agent.service.worker_groups import group_of
-from dask_adaptive_agent.text import duration
+from dask_adaptive_agent.component import Component
+from dask_adaptive_agent.demand.durations import TO_COME, Stage, TaskKind, is_among
+from dask_adaptive_agent.quotas.worker_limits import UNNAMED
+from dask_adaptive_agent.text import duration, group_of
 from dask_adaptive_agent.worker_side import lifetime
 
 if TYPE_CHECKING:
     from distributed.scheduler import TaskPrefix, TaskState
 
+    from dask_adaptive_agent.agent import Agent
     from dask_adaptive_agent.quotas.roster import Entry
 
 #: Seconds between two looks while some worker has an end, and between two searches for ends that
@@ -40,27 +39,17 @@ SLACK_S = 1.0
 #: Seconds after its end from which a worker that is still there counts as one without an end.
 LATE_S = 10.0
 
-#: A worker that has registered runs within moments: its plugins are set up meanwhile.
-SETTLING_S = 5.0
-
 #: Seconds between two notes about the same kind of task.
 NOTE_AGAIN_S = 600.0
 
 
-@dataclass(eq=False)
-class Deadlines(Noting):
+class Deadlines(Component):
     """Says which workers are short of time, as of the last look."""
 
-    entries: Mapping[str, Entry]  # the roster's, by address
-    limits: WorkerLimits
-    durations: Durations
-    is_cordoned: Callable[[str], bool]  # an address is out of service as it is short of time
-    are_arriving: Callable[[Collection[str]], bool]  # workers of other groups than these
-    heeds_lifetimes: Callable[[], bool]  # somebody has asked for more than stock code does
-    have_ends: bool = False
-    may_wait: bool = False  # for workers that are on their way
-
-    def __post_init__(self) -> None:
+    def __init__(self, agent: Agent) -> None:
+        super().__init__(agent)
+        self.entries, self.durations = agent.roster.entries, agent.durations
+        self.have_ends = self.may_wait = False  # the latter: for workers that are on their way
         #: By the resources that they want: duration of the longest kind that is yet to begin, and
         #: that somebody in service can finish.
         self._needed: dict[frozenset[str], float] = {}
@@ -94,7 +83,9 @@ class Deadlines(Noting):
 
     def expected_s(self) -> float:
         """Expected duration of the longest unfinished kind of task; 0: none."""
-        there = [kind for kind in self._kinds() if kind.stage is not Stage.ABSENT]
+        there = [
+            kind for kind in self.durations.kinds(self._floor_s) if kind.stage is not Stage.ABSENT
+        ]
         return max([kind.expected_s for kind in there], default=0.0)
 
     def refresh(self, *, anew: bool = False) -> None:
@@ -103,7 +94,7 @@ class Deadlines(Noting):
         if not anew and now < self._look_at:
             return
         self._look_at = now + LOOK_S
-        if self.heeds_lifetimes() and (anew or now >= self._search_at):
+        if self.agent.settings.lifetime_s and (anew or now >= self._search_at):
             self._search_at = now + SEARCH_S
             for entry in self.entries.values():
                 if lifetime.METRIC in entry.ws.metrics:
@@ -136,14 +127,14 @@ class Deadlines(Noting):
 
     def _judge(self, now: float) -> None:
         # Locals, because this is done for each of thousands of workers.
-        running, since, is_cordoned = Status.running, now - LATE_S, self.is_cordoned
+        running, since, is_short = Status.running, now - LATE_S, self.agent.cordons.is_short
         in_service = [
-            e for e in self.entries.values() if e.ws.status is running or is_cordoned(e.ws.address)
+            e for e in self.entries.values() if e.ws.status is running or is_short(e.ws.address)
         ]
         # One that registers runs before the next look.
         shortest_s = min([e.ends_at - now for e in self.entries.values() if e.ends_at > since])
         self.may_wait = self.may_wait_for(frozenset())
-        fresh_s = max([one.fresh_s for one in self.limits.rules], default=math.inf)
+        fresh_s = max([one.fresh_s for one in self.agent.limits.rules], default=math.inf)
 
         @cache
         def reach_s(wanted: frozenset[str]) -> float:
@@ -156,7 +147,7 @@ class Deadlines(Noting):
             return max([fresh_s if self.may_wait_for(wanted) else 0.0, *left])
 
         self._needed, self._needed_s, self._others = {}, 0.0, []
-        for kind in self._kinds():
+        for kind in self.durations.kinds(self._floor_s):
             needed_s, most_s = kind.expected_s + SLACK_S, reach_s(kind.resources)
             if needed_s > most_s:
                 if kind.stage is not Stage.ABSENT:
@@ -174,38 +165,23 @@ class Deadlines(Noting):
         if getattr(self.scheduler, "no_workers_timeout", None) is not None:
             return False
         every = [e.ws for e in self.entries.values()] if wanted else []
-        if self.are_arriving(
-            {group_of(ws).stem for ws in every if not wanted <= ws.resources.keys()}
-        ):
-            return True
-        if len(self.scheduler.running) == len(self.scheduler.workers):
-            return False
-        init, since = Status.init, self.clock() - SETTLING_S
-        return any(
-            [
-                e.ws.status is init and e.active_at > since and wanted <= e.ws.resources.keys()
-                for e in self.entries.values()
-            ]
-        )
-
-    def _kinds(self) -> list[TaskKind]:
-        return self.durations.kinds(self._floor_s)
+        others = {group_of(ws).stem for ws in every if not wanted <= ws.resources.keys()}
+        return self.agent.plans.are_arriving(but=others) or self.agent.roster.is_settling(wanted)
 
     @property
     def _floor_s(self) -> float:
-        return max([one.floor_s for one in self.limits.rules], default=UNNAMED.floor_s)
+        return max([one.floor_s for one in self.agent.limits.rules], default=UNNAMED.floor_s)
 
     def _note_too_long(self, kind: TaskKind, most_s: float, now: float) -> None:
         name = kind.prefix.name
         if now - self._noted_at.get(name, -math.inf) < NOTE_AGAIN_S:
             return
         self._noted_at[name] = now
-        fresh_s = max([one.fresh_s for one in self.limits.rules], default=math.inf)
+        fresh_s = max([one.fresh_s for one in self.agent.limits.rules], default=math.inf)
         fresh = f" (a new one: {duration(fresh_s)})" if math.isfinite(fresh_s) else ""
-        self.note(
+        self.agent.notes.add(
             wire.N_TASK_TOO_LONG,
             f"tasks {name} are expected to take {duration(kind.expected_s)}, and no worker lives "
             f"so long: the longest has {duration(most_s)} left{fresh}. They run where the "
             "scheduler puts them",
-            [],
         )

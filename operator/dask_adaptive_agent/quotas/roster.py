@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-import bisect
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Set
+from dataclasses import dataclass, field
+from operator import itemgetter
+from types import MappingProxyType
 from typing import TYPE_CHECKING
+
+from distributed.core import Status
 
 from dask_adaptive_agent.quotas.worker_limits import NEVER
 from dask_adaptive_agent.text import common_name
@@ -16,31 +20,31 @@ if TYPE_CHECKING:
 
     from dask_adaptive_agent.quotas.failures import Record
 
-#: Results that one snapshot looks at, on workers whose data has changed (0.1 to 0.2 us each).
+#: No names by address.
+NOBODY: Mapping[str, str] = MappingProxyType({})
+
+#: A worker that has registered sets up its plugins, and then runs, within so many seconds.
+SETTLING_S = 5.0
+
+#: Results that one snapshot looks at (0.1 to 0.2 us each), and those of one worker more.
 BUDGET = 20_000
-#: Results that it looks at although their worker has the same data: copies elsewhere may be gone.
-AGAIN = 1_000
 
 
+@dataclass(eq=False)
 class Entry:
-    __slots__ = (
-        "active_at", "ends_at", "exact_at", "joined_at", "noted", "record", "runs", "slot",
-        "sole_bytes", "sole_key", "stop_at", "ws",
-    )  # fmt: skip
-
-    def __init__(self, slot: int, ws: WorkerState, now: float) -> None:
-        self.slot = slot
-        self.ws = ws
-        self.joined_at: float | None = now  # None: before the agent came
-        self.active_at = now  # when it last had a task, reported a run, or joined
-        self.runs = 0  # that it has reported
-        self.stop_at = NEVER  # reported runs at which its quota is reached
-        self.exact_at = NEVER  # the same, counting what is assigned to it
-        self.ends_at = math.inf  # by what the operator has said, or the worker itself
-        self.record: Record | None = None  # of its failures, if there were any
-        self.noted: set[str] = set()  # kinds of limits that people were told it has come to
-        self.sole_bytes = 0
-        self.sole_key: tuple[int, int] | None = None  # (nbytes, results) that sole_bytes is of
+    slot: int
+    ws: WorkerState
+    active_at: float  # when it last had a task, reported a run, or joined
+    joined_at: float | None  # None: before the agent came
+    runs: int = 0  # that it has reported
+    stop_at: int = NEVER  # reported runs at which its quota is reached
+    exact_at: int = NEVER  # the same, counting what is assigned to it
+    ends_at: float = math.inf  # by what the operator has said, or the worker itself
+    record: Record | None = None  # of its failures, if there were any
+    noted: set[str] = field(default_factory=set)  # kinds of limits it was told to have come to
+    sole_bytes: int = 0
+    sole_key: tuple[int, int] = (0, 0)  # (nbytes, results) that sole_bytes is of
+    sole_look: int = 0  # which look that was
 
 
 class Roster:
@@ -65,19 +69,16 @@ class Roster:
         for address, ws in workers.items():
             entry = entries.get(address)
             if entry is None or entry.ws is not ws:
-                self._add(ws)
+                self.add(ws)
         if len(entries) > len(workers):
             for address in entries.keys() - workers.keys():
                 del entries[address]
         return entries
 
-    def joined(self, address: str) -> Entry | None:
-        """The entry of a worker that has just joined: a new one, whoever had the address before."""
-        ws = self._scheduler.workers.get(address)
-        if ws is None:
-            return None
-        entry = self.entries.get(address)
-        return entry if entry is not None and entry.ws is ws else self._add(ws)
+    def of(self, ws: WorkerState) -> Entry | None:
+        """The entry of this very worker; another one may have come to its address."""
+        entry = self.entries.get(ws.address)
+        return entry if entry is not None and entry.ws is ws else None
 
     def idle_s(self, entry: Entry) -> float:
         """Seconds since a worker last had a task, or joined; 0 while it has one."""
@@ -86,28 +87,40 @@ class Roster:
             entry.active_at = now
         return now - entry.active_at
 
-    def named(self, names: Iterable[str]) -> list[list[WorkerState]]:
+    def is_settling(self, wanted: Set[str] = frozenset()) -> bool:
+        """Tells whether a worker with these resources has just registered, and does not run yet."""
+        if len(self._scheduler.running) == len(self._scheduler.workers):
+            return False
+        since = self._clock() - SETTLING_S
+        joined = [e.ws for e in self.entries.values() if e.joined_at and e.joined_at > since]
+        return any([ws.status is Status.init and wanted <= ws.resources.keys() for ws in joined])
+
+    def named(
+        self, names: Iterable[str], ending: Mapping[str, str] = NOBODY
+    ) -> list[list[WorkerState]]:
         """
-        The workers that each of these names means: by the name they have on the wire, or else all
-        processes that were started under it.
+        The workers that each of these means: an address, the name they have on the wire, or else
+        that under which several processes were started.
 
         Dask's names are any hashable (LocalCluster's are whole numbers), so two workers may share
-        the text of a name; each of them is meant then.
+        the text of a name; each of them is meant then. But where `ending` names some by address,
+        they alone are meant: another worker may have taken their name.
         """
+        asked, workers = list(names), self._scheduler.workers
         exact: dict[str, list[WorkerState]] = defaultdict(list)
         common: dict[str, list[WorkerState]] = defaultdict(list)
-        for ws in self._scheduler.workers.values():
-            for name in {str(ws.name), ws.address}:
-                exact[name].append(ws)
-        asked = list(names)
-        if any(name not in exact for name in asked):
-            for own, workers in exact.items():
-                common[common_name(own)] += workers
-        return [exact.get(name) or common[name] for name in asked]
+        for ws in () if workers.keys() >= set(asked) else workers.values():
+            exact[ending.get(ws.address, str(ws.name))].append(ws)
+        for own, found in exact.items():
+            exact[own] = [ws for ws in found if ws.address in ending] or found
+            common[common_name(own)] += exact[own]
+        return [[workers[n]] if n in workers else exact.get(n) or common[n] for n in asked]
 
-    def _add(self, ws: WorkerState) -> Entry:
+    def add(self, ws: WorkerState) -> Entry:
+        """A new entry, whoever had the address before."""
         self.entries.pop(ws.address, None)  # a new worker goes to the end: the order is by slot
-        entry = self.entries[ws.address] = Entry(self.known, ws, self._clock())
+        now = self._clock()
+        entry = self.entries[ws.address] = Entry(self.known, ws, now, now)
         self.known += 1
         return entry
 
@@ -116,56 +129,39 @@ class SoleBytes:
     """
     Keeps `Entry.sole_bytes` fresh: bytes of results that one worker alone holds.
 
-    With no more results than `AGAIN`, all are looked at each time and every figure is exact. With
+    With no more results than `BUDGET`, all are looked at each time and every figure is exact. With
     more, workers whose data has changed come first, idle ones before busy ones; one that must wait
     counts all of its data (too much, so it is never taken for cheap to lose). The others are
-    looked at in turn.
+    looked at in turn: copies elsewhere may be gone.
     """
 
     def __init__(self) -> None:
-        self._next = 0  # slot at which the next round goes on
+        self._looks = 0
 
     def refresh(self, entries: Iterable[Entry]) -> None:
-        holders: list[tuple[Entry, int]] = []  # those with results, and how many
+        holders = []  # in which order, how many results, and the entry
         results = 0
         for entry in entries:
-            n = len(entry.ws.has_what)  # a property: asked once a worker
-            if n:
-                holders.append((entry, n))
-                results += n
-            elif entry.sole_key is not None:
-                entry.sole_key, entry.sole_bytes = None, 0
-        for entry, n in holders if results <= AGAIN else self._chosen(holders):
             ws = entry.ws
-            sole = [ts.nbytes for ts in ws.has_what if len(ts.who_has or ()) == 1]
-            entry.sole_bytes, entry.sole_key = sum(sole), (ws.nbytes, n)
-
-    def _chosen(self, holders: list[tuple[Entry, int]]) -> list[tuple[Entry, int]]:
-        idle: list[tuple[Entry, int]] = []
-        busy: list[tuple[Entry, int]] = []
-        same: list[tuple[Entry, int]] = []
-        for holder in holders:
-            entry, n = holder
-            key = entry.sole_key
-            if key is not None and key[1] == n and key[0] == entry.ws.nbytes:
-                same.append(holder)
-            else:
-                entry.sole_key, entry.sole_bytes = None, entry.ws.nbytes
-                (busy if entry.ws.processing else idle).append(holder)
-        start = bisect.bisect_left([entry.slot for entry, _ in same], self._next)
-        again = _first(same[start:] + same[:start], AGAIN)
-        if again:
-            self._next = again[-1][0].slot + 1
-        return _first(idle + busy, BUDGET) + again
-
-
-def _first(holders: list[tuple[Entry, int]], results: int) -> list[tuple[Entry, int]]:
-    """Those that hold this many results together; at least one, or a full worker has no turn."""
-    for i, (_, n) in enumerate(holders):
-        results -= n
-        if results < 0:
-            return holders[: max(1, i)]
-    return holders
+            n = len(ws.has_what)  # a property: asked once a worker
+            has_changed = entry.sole_key != (ws.nbytes, n)
+            if has_changed:
+                entry.sole_bytes = ws.nbytes
+            if n:
+                waits = has_changed and bool(ws.processing)
+                holders.append((not has_changed, waits, entry.sole_look, entry.slot, n, entry))
+                results += n
+        if results > BUDGET:
+            holders.sort(key=itemgetter(0, 1, 2, 3))
+        self._looks += 1
+        left = BUDGET
+        for *_, n, entry in holders:
+            ws = entry.ws
+            entry.sole_bytes = sum([ts.nbytes for ts in ws.has_what if len(ts.who_has or ()) == 1])
+            entry.sole_key, entry.sole_look = (ws.nbytes, n), self._looks
+            left -= n
+            if left <= 0:
+                break
 
 
 def managed_bytes(ws: WorkerState) -> int:

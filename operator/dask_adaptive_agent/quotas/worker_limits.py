@@ -17,18 +17,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from dask_adaptive_agent import wire
-from dask_adaptive_agent.protocol.requests import (
-    LONGEST_MS,
-    Malformed,
-    Request,
-    bounded,
-    column,
-    flag,
-    mapping,
-    number,
-    shown,
-    text,
-)
+from dask_adaptive_agent.protocol.requests import LONGEST_MS, Malformed, Request, bounded, shown
 
 if TYPE_CHECKING:
     from distributed.scheduler import WorkerState
@@ -98,6 +87,10 @@ class WorkerLimits:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
+        self.clear()
+
+    def clear(self) -> None:
+        """Nobody has a limit."""
         self._by_name: dict[str, WorkerLimit] = {}
         self._others = NO_LIMIT
         self.rules: tuple[Rules, ...] = ()
@@ -110,20 +103,15 @@ class WorkerLimits:
         if not isinstance(value, (list, tuple)) or not all(isinstance(one, dict) for one in value):
             raise Malformed(f"profiles must be a list of maps, not {shown(value)}")
         bounded("profiles", len(value), wire.MOST_ENTRIES, "entries")
-        rules = tuple([_rules(one) for one in value])
+        rules = tuple([_rules(Request(one)) for one in value])
         by_name = _limits(request, rules, self._clock())
-        others = number(request, "others", -1, low=-1, high=len(rules) - 1)
-        given = mapping(request, "group_stops", of=int) if "group_stops" in request else {}
-        self.cordons = number(request, "stops", 0)
+        others = request.number("others", -1, low=-1, high=len(rules) - 1)
+        given = request.mapping("group_stops", of=int) if "group_stops" in request else {}
+        self.cordons = request.number("stops", 0)
         self.group_cordons = given
-        self._others = NO_LIMIT
-        if others >= 0:
-            self._others = WorkerLimit(runs=rules[others].runs or NEVER, rules=rules[others])
+        unnamed = rules[others] if others >= 0 else UNNAMED
+        self._others = WorkerLimit(unnamed.runs or NEVER, rules=unnamed)
         self.rules, self._by_name = rules, by_name
-
-    def clear(self) -> None:
-        self._by_name, self.rules, self.cordons = {}, (), 0
-        self._others = NO_LIMIT
 
     def may_cordon(self, group: str, counts: Counter[str]) -> bool:
         """Whether one more may be out of service, beside so many of each group."""
@@ -132,7 +120,7 @@ class WorkerLimits:
 
     @property
     def is_empty(self) -> bool:
-        return not self._by_name and self._others is NO_LIMIT
+        return not self._by_name and self._others == NO_LIMIT
 
     @property
     def are_exact(self) -> bool:
@@ -144,7 +132,7 @@ class WorkerLimits:
 
 
 def _limits(request: Request, rules: Sequence[Rules], now: float) -> dict[str, WorkerLimit]:
-    names = column(request, "names", str, ())
+    names = request.column("names", str, ())
     runs = _whole_numbers(request, "runs", 0, 2**53)
     left_ms = _whole_numbers(request, "left_ms", -1, LONGEST_MS)
     index = _whole_numbers(request, "profile", 0, len(rules) - 1)
@@ -166,25 +154,25 @@ def _ends_at(left_ms: int, now: float) -> float:
 
 
 def _rules(profile: Request) -> Rules:
-    fresh_ms = number(profile, "fresh_ms", -1, low=-1, high=LONGEST_MS)
-    patterns = column(profile, "patterns", str, ())
+    fresh_ms = profile.number("fresh_ms", -1, low=-1, high=LONGEST_MS)
+    patterns = profile.column("patterns", str, ())
     bounded("patterns", len(patterns), 32, "entries")
     longest = max(map(len, patterns), default=0)
     bounded("patterns", longest, 256, "characters in an entry")
     return Rules(
-        exact=flag(profile, "exact", False),
-        failures=number(profile, "failures", 0, high=MOST_FAILURES),
-        window_s=number(profile, "window_ms", WINDOW_MS, low=1, high=LONGEST_MS) / 1000,
+        exact=profile.flag("exact", False),
+        failures=profile.number("failures", 0, high=MOST_FAILURES),
+        window_s=profile.number("window_ms", WINDOW_MS, low=1, high=LONGEST_MS) / 1000,
         patterns=tuple(patterns),
         fresh_s=math.inf if fresh_ms < 0 else fresh_ms / 1000,
-        floor_s=number(profile, "floor_ms", 0, high=LONGEST_MS) / 1000,
-        runs=number(profile, "runs", 0, high=2**53),
-        group=text(profile, "group", ""),
+        floor_s=profile.number("floor_ms", 0, high=LONGEST_MS) / 1000,
+        runs=profile.number("runs", 0, high=2**53),
+        group=profile.text("group", ""),
     )
 
 
 def _whole_numbers(request: Request, key: str, low: int, high: int) -> Sequence[int]:
-    values = column(request, key, int, ())
+    values = request.column(key, int, ())
     if values and not (low <= min(values) and max(values) <= high):
         raise Malformed(f"{key} must be from {low} to {high}, not {min(values)} to {max(values)}")
     return values

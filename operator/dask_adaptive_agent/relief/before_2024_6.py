@@ -72,10 +72,10 @@ class PrefixesRelief(Relief):
     def install(self) -> None:
         for target in patching.PREFIX_READS:
             self.patches.put(target, partial(_keeping, target.name))
-        _schedulers.add(self.place.scheduler)
+        _schedulers.add(self.scheduler)
 
     def uninstall(self) -> None:
-        _schedulers.discard(self.place.scheduler)
+        _schedulers.discard(self.scheduler)
         if not _schedulers:
             _answers.clear()
         super().uninstall()

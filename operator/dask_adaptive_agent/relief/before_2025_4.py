@@ -32,7 +32,7 @@ class HostRelief(Relief):
 
     def install(self) -> None:
         self.patches.put(patching.HOST, _remembering)
-        for ws in self.place.scheduler.workers.values():
+        for ws in self.scheduler.workers.values():
             if ws.host != host_of.__wrapped__(ws.address):
                 raise Mismatch(f"the host of {ws.address} is not what upstream makes of it")
 

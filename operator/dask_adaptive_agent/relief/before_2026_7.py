@@ -74,8 +74,7 @@ QUIET_S = 600.0
 
 PREFIX = "Client-worker-"
 
-_server_id, _status = attrgetter("server_id"), attrgetter("status")
-_resources = attrgetter("resources")
+_server_id, _status, _resources = map(attrgetter, ("server_id", "status", "resources"))
 
 
 def kept_answer(info: dict[str, Any], *, is_compressed: bool) -> Any:
@@ -94,19 +93,14 @@ class IdentityRelief(Relief):
 
     name = "identity"
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._workers: Any = self.place.scheduler.workers
-        self._stock: Any = None
+    def install(self) -> None:
         self._kept: Any = None
         self._uses = 0  # of the kept answer
         #: Of all workers: what must be as it was while the kept answer serves.
         self._facts: list[Any] = []
         self._until = 0.0
         self._counts = {"asked": 0, "made": 0, "stock": 0}
-
-    def install(self) -> None:
-        identity = self.place.scheduler.identity
+        identity = self.scheduler.identity
         arguments = list(inspect.signature(identity).parameters)
         if arguments not in ([], ["n_workers"]):
             raise Mismatch(f"Scheduler.identity takes {', '.join(arguments)}, which is not known")
@@ -119,11 +113,6 @@ class IdentityRelief(Relief):
             if repr(_read(kept_answer(info, is_compressed=is_compressed))) != expected:
                 raise Mismatch("an answer that was kept does not read as a fresh one does")
 
-    def uninstall(self) -> None:
-        self._kept = None
-        self._facts = []
-        super().uninstall()
-
     # Server.handle_comm gives `comm` to handlers whose first argument is called so, and
     # `serializers` to those that have an argument of that name. Others who call it have neither.
     def identity(self, comm: Any = None, serializers: Any = None, **request: Any) -> Any:
@@ -134,7 +123,9 @@ class IdentityRelief(Relief):
         except Exception as error:
             # Fail open: metrics that are no plain data, above all.
             logger.debug("Failed to keep the answer to identity", exc_info=True)
-            self.place.give_up(f"the answer to identity can't be kept: {error!r:.200}")
+            self.agent.reliefs.give_up(
+                self.name, f"the answer to identity can't be kept: {error!r:.200}"
+            )
         self._counts["stock"] += 1
         return self._stock(**request)
 
@@ -151,16 +142,16 @@ class IdentityRelief(Relief):
         self._counts["asked"] += 1
         # A SortedDict walks its values in Python code; its keys, and dict.get, are C: 40 us at 800
         # workers. A worker that comes back at its old address has another server_id.
-        workers = list(map(self._workers.get, self._workers))
+        workers = list(map(self.scheduler.workers.get, self.scheduler.workers))
         # Resources are changed in place, and handed to whoever asks.
         facts = [*map(_server_id, workers), *map(_status, workers)]
         facts += map(dict, map(_resources, workers))
-        now = self.place.clock()
+        now = self.clock()
         if self._kept is None or now >= self._until or facts != self._facts:
             is_popular = self._kept is not None and self._uses >= POPULAR
             self._kept = None
             begun = time.perf_counter()
-            info = self.place.scheduler.identity()
+            info = self.scheduler.identity()
             self._kept = kept_answer(info, is_compressed=is_popular)
             took = time.perf_counter() - begun
             self._facts, self._uses = facts, 0
@@ -180,45 +171,40 @@ class ClientInfoRelief(Relief):
 
     name = "clientInfo"
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._scheduler: Any = self.place.scheduler
-        self._stock: Any = None
+    def install(self) -> None:
         self._told: set[str] = set()  # ids of those that are quiet
         self._counts = {"heartbeats": 0, "adjusted": 0}
-
-    def install(self) -> None:
-        _prove(type(self._scheduler).client_heartbeat)
+        _prove(type(self.scheduler).client_heartbeat)
         hook = self.patches.put(patching.CLIENT_HEARTBEAT, lambda stock: self.client_heartbeat)
         self._stock = hook.stock
 
     def uninstall(self) -> None:
         super().uninstall()
-        interval = heartbeat_interval(len(self._scheduler.clients)) * 10
+        interval = heartbeat_interval(len(self.scheduler.clients)) * 10
         for client in self._told:
-            comm = self._scheduler.client_comms.get(client)
+            comm = self.scheduler.client_comms.get(client)
             if comm is not None and not comm.closed():
                 self._send(client, interval)
 
     def client_heartbeat(self, client: str) -> None:
         """The handler. Each heartbeat of a client comes here."""
-        comm = self._scheduler.client_comms[client].comm
+        comm = self.scheduler.client_comms[client].comm
         if not client.startswith(PREFIX) or isinstance(comm, WSHandlerComm):
             self._stock(client=client)
             return
         self._counts["heartbeats"] += 1
-        self._scheduler.clients[client].last_seen = time.time()
+        self.scheduler.clients[client].last_seen = time.time()
         # A client that has lost its connection comes back under its id, with what it was told.
         if client not in self._told:
-            if len(self._told) > 2 * len(self._scheduler.clients) + 1000:
-                self._told &= self._scheduler.clients.keys()
+            if len(self._told) > 2 * len(self.scheduler.clients) + 1000:
+                self._told &= self.scheduler.clients.keys()
             self._told.add(client)
             self._counts["adjusted"] += 1
             self._send(client, QUIET_S)
 
     def _send(self, client: str, interval: float) -> None:
         message = {"op": "adjust-heartbeat-interval", "interval": interval}
-        self._scheduler.client_comms[client].send(message)
+        self.scheduler.client_comms[client].send(message)
 
 
 def _prove(heartbeat: Any) -> None:

@@ -366,8 +366,6 @@ class PickleCache:
 
     def __init__(self) -> None:
         self.n_made = self.n_used = 0
-        #: No more bytes are kept; those of pickles that have gone may still be in it.
-        self._at_most = 0
         self._lock = threading.RLock()
         self._young: WeakKeyDictionary[Any, KeptPickle | str] = WeakKeyDictionary()
         self._old: WeakKeyDictionary[Any, KeptPickle | str] = WeakKeyDictionary()
@@ -431,17 +429,10 @@ class PickleCache:
             return None
         with self._lock:
             self.n_made += 1
-            self._make_room(kept.weight)
+            if self.nbytes() + kept.weight > MOST_BYTES:
+                self.clear()
             self._put(obj, kept)
         return kept
-
-    def _make_room(self, weight: int) -> None:
-        self._at_most += weight
-        if self._at_most > MOST_BYTES:  # so rarely is summed up what is there
-            self._at_most = self.nbytes() + weight
-        if self._at_most > MOST_BYTES:
-            self.clear()
-            self._at_most = weight
 
     def _put(self, obj: Any, known: KeptPickle | str) -> None:
         with self._lock:

@@ -13,7 +13,6 @@ means the same to whoever reads it.
 
 from __future__ import annotations
 
-import copyreg
 import io
 import logging
 import operator
@@ -41,10 +40,11 @@ from dask_adaptive_agent.relief.pickle_cache import (
     is_importable,
     require,
 )
-from dask_adaptive_agent.relief.registry import Mismatch, Place, Relief
+from dask_adaptive_agent.relief.registry import Mismatch, Relief
 from dask_adaptive_agent.relief.serialization import SerializationMeter
 
 if TYPE_CHECKING:
+    from dask_adaptive_agent.agent import Agent
     from dask_adaptive_agent.relief.sharing import Sharing
 
 logger = logging.getLogger(__name__)
@@ -93,20 +93,6 @@ def _has_serializer(kind: type) -> bool:
         return False
 
 
-def _quick_state() -> Callable[[Any], Any] | None:
-    """`Task.__getstate__` in C: a fused task has many. None where this release differs."""
-    if TASK is None or not hasattr(TASK, "get_all_slots"):
-        return None
-    state = attrgetter(*TASK.get_all_slots())
-    sample = TASK("sample", len, (1,), _data_producer=True)
-    is_same = sample.__reduce_ex__(PROTOCOL)[:3] == (_new, (TASK,), state(sample))
-    return state if is_same else None
-
-
-_new: Any = copyreg.__newobj__  # type: ignore[attr-defined]
-_state = _quick_state()
-
-
 def whole(kept: KeptPickle) -> tuple[Any, ...]:
     return pickle.loads, (kept.data,)
 
@@ -125,8 +111,6 @@ class TaskPickler(pickle.Pickler):
 
     def reducer_override(self, obj: Any) -> Any:
         kind = type(obj)
-        if kind is TASK and _state is not None:
-            return _new, (TASK,), _state(obj)
         if kind is BuiltinFunctionType:
             return NotImplemented
         if kind is FunctionType or issubclass(kind, type):
@@ -293,22 +277,22 @@ class PicklingRelief(Relief):
 
     name = "pickling"
 
-    def __init__(self, place: Place, choice: str = wire.AUTO) -> None:
-        super().__init__(place, choice)
+    def __init__(self, agent: Agent, choice: str = wire.AUTO) -> None:
+        super().__init__(agent, choice)
         is_shared = choice == wire.SHARED
         #: The cost of serializing, by function, for whoever observes.
-        self.meter = SerializationMeter(place.clock, place.tell, is_shared=is_shared)
+        self.meter = SerializationMeter(self.clock, agent.notes.add, is_shared=is_shared)
         self._sharing: Sharing | None = None
         if is_shared:
             # Imported on demand: hardly anybody chooses it.
             from dask_adaptive_agent.relief.sharing import Sharing
 
-            self._sharing = Sharing(place, self.patches, PICKLES, self.meter)
+            self._sharing = Sharing(self.scheduler, self.patches, PICKLES, self.meter)
         self._timer: object | None = None
 
     def install(self) -> None:
         self.patches.put(patching.PICKLE_DUMPS, PICKLES.over)
-        unheard = SerializationMeter(self.place.clock, lambda *_: None)  # of what is tried only
+        unheard = SerializationMeter(self.clock, lambda *_: None)  # of what is tried only
         PICKLES.add(unheard)
         try:
             before = PICKLES.cache.n_used
@@ -324,7 +308,7 @@ class PicklingRelief(Relief):
 
     def uninstall(self) -> None:
         if self._timer is not None:
-            self.place.scheduler.loop.remove_timeout(self._timer)
+            self.scheduler.loop.remove_timeout(self._timer)
             self._timer = None
         try:
             if self._sharing is not None:
@@ -340,7 +324,7 @@ class PicklingRelief(Relief):
 
     def _age(self) -> None:
         PICKLES.cache.age()
-        self._timer = self.place.scheduler.loop.call_later(AGE_S, self._age)
+        self._timer = self.scheduler.loop.call_later(AGE_S, self._age)
 
 
 def prove(packed: Callable[[Any], Any]) -> Any:

@@ -11,22 +11,19 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar
 
 import distributed
 
 from dask_adaptive_agent import patching, wire
-from dask_adaptive_agent.failing import logged
+from dask_adaptive_agent.component import Component, logged
 from dask_adaptive_agent.patching import Mismatch as Mismatch
 from dask_adaptive_agent.patching import Patches
-from dask_adaptive_agent.protocol.operator_side import Component
 
 if TYPE_CHECKING:
-    from distributed.scheduler import Scheduler
+    from dask_adaptive_agent.agent import Agent
 
 logger = logging.getLogger(__name__)
 
@@ -71,19 +68,7 @@ def at_start(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     return choices
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where a relief works, and whom it reports to."""
-
-    scheduler: Scheduler
-    clock: Callable[[], float]
-    #: Tells people something, once: a kind of `wire.NOTES`, and a sentence.
-    tell: Callable[[str, str], None]
-    #: Says why the relief cannot go on. It is removed, and stock code serves.
-    give_up: Callable[[str], None]
-
-
-class Relief:
+class Relief(Component):
     """
     One load taken off one scheduler.
 
@@ -95,11 +80,11 @@ class Relief:
     #: As in `wire.RELIEFS`.
     name: ClassVar[str]
 
-    def __init__(self, place: Place, choice: str = wire.AUTO) -> None:
+    def __init__(self, agent: Agent, choice: str = wire.AUTO) -> None:
         """`choice`: one of `wire.RELIEFS[name]`, never `wire.DISABLED`."""
-        self.place = place
+        super().__init__(agent)
         #: Its changes of upstream's code; `uninstall` puts them back.
-        self.patches = Patches(place.scheduler)
+        self.patches = Patches(self.scheduler)
         self._counts: dict[str, int] = {}
 
     def install(self) -> None:
@@ -119,12 +104,10 @@ class Relief:
         return dict(self._counts)
 
 
-class _State(NamedTuple):
-    state: str  # one of wire.R_*
-    message: str
+#: One of `wire.R_*`, and a sentence.
+State = tuple[str, str]
 
 
-@dataclass(eq=False)
 class Reliefs(Component):
     """
     Applies what people want of each relief. Nothing here raises.
@@ -133,10 +116,9 @@ class Reliefs(Component):
     way: what failed once fails again, and each try costs the scheduler time.
     """
 
-    note: Callable[[str, str], None]  # takes kind, message
-
-    def __post_init__(self) -> None:
-        self._states: dict[str, _State] = {}
+    def __init__(self, agent: Agent) -> None:
+        super().__init__(agent)
+        self._states: dict[str, State] = {}
         self._choices: dict[str, str] = {}
         self._active: dict[str, Relief] = {}
 
@@ -166,47 +148,44 @@ class Reliefs(Component):
         return [
             {
                 "name": name,
-                "state": at.state,
-                "message": at.message,
+                "state": state,
+                "message": message,
                 "counts": active[name].counts() if name in active else {},
             }
-            for name, at in self._states.items()
+            for name, (state, message) in self._states.items()
         ]
 
-    def _apply(self, name: str, choice: str) -> _State:
+    def _apply(self, name: str, choice: str) -> State:
         if choice == wire.DISABLED:
-            return _State(wire.R_DISABLED, f"spec.scheduler.relief.{name} says so")
+            return wire.R_DISABLED, f"spec.scheduler.relief.{name} says so"
         if not is_needed(name):
             why = f"distributed {RELEASES[name]} has this load; this is {_VERSION}"
-            return _State(wire.R_NOT_NEEDED, why)
+            return wire.R_NOT_NEEDED, why
         try:
             module, _, attribute = KINDS[name].partition(":")
             kind: type[Relief] = getattr(import_module(module), attribute)
-            give_up = partial(self._give_up, name)
-            relief = kind(Place(self.scheduler, self.clock, self.note, give_up), choice)
+            self._active[name] = kind(self.agent, choice)
+            self._active[name].install()
+        except Mismatch as error:
+            why = str(error)
         except Exception as error:
-            logger.exception("Relief %s can't be made", name)
-            return self._failed(name, f"it can't be made: {error!r:.200}")
-        self._active[name] = relief
-        try:
-            relief.install()
-        except Exception as error:
-            self._remove(name)
-            if isinstance(error, Mismatch):
-                return self._failed(name, str(error))
             logger.exception("Relief %s can't be applied", name)
-            return self._failed(name, f"it can't be applied: {error!r:.200}")
-        return _State(wire.R_ACTIVE, "" if choice == wire.AUTO else choice)
+            why = f"it can't be applied: {error!r:.200}"
+        else:
+            return wire.R_ACTIVE, "" if choice == wire.AUTO else choice
+        self._remove(name)
+        return self._failed(name, why)
 
-    def _give_up(self, name: str, message: str) -> None:
+    def give_up(self, name: str, message: str) -> None:
+        """A relief finds that it cannot go on: it is removed, and stock code serves."""
         if name in self._active:
             self._remove(name)
             self._states[name] = self._failed(name, message)
 
-    def _failed(self, name: str, message: str) -> _State:
+    def _failed(self, name: str, message: str) -> State:
         logger.warning("Relief %s is off, stock code serves: %s", name, message)
-        self.note(wire.N_RELIEF_FAILED, f"{name} is off, stock code serves: {message}")
-        return _State(wire.R_FAILED, message)
+        self.agent.notes.add(wire.N_RELIEF_FAILED, f"{name} is off, stock code serves: {message}")
+        return wire.R_FAILED, message
 
     def _remove(self, name: str) -> None:
         relief = self._active.pop(name, None)

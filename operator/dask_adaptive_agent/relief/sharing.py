@@ -32,7 +32,7 @@ from distributed.protocol.serialize import Pickled, ToPickle
 from distributed.utils import ensure_memoryview
 
 from dask_adaptive_agent import patching
-from dask_adaptive_agent.failing import logged
+from dask_adaptive_agent.component import logged
 from dask_adaptive_agent.patching import Patch, Patches
 from dask_adaptive_agent.relief.pickle_cache import PROTOCOL, KeptPickle
 from dask_adaptive_agent.relief.pickling import (
@@ -43,7 +43,7 @@ from dask_adaptive_agent.relief.pickling import (
     prove,
     whole,
 )
-from dask_adaptive_agent.relief.registry import Mismatch, Place
+from dask_adaptive_agent.relief.registry import Mismatch
 from dask_adaptive_agent.relief.serialization import SerializationMeter
 
 logger = logging.getLogger(__name__)
@@ -105,7 +105,6 @@ if {NAME!r} not in sys.modules:
 """
 _FIRST = f"(exec(make, {{}}), __import__({NAME!r}).task(*args))[1]"
 
-_process = uuid.uuid4().hex
 _numbers = itertools.count()
 _dropping: set[asyncio.Task[None]] = set()  # asyncio keeps no task by itself
 
@@ -197,11 +196,11 @@ class Sharing(SchedulerPlugin):
     name = "dask-adaptive-shared"
 
     def __init__(
-        self, place: Place, patches: Patches, pickles: TaskPickles, meter: SerializationMeter
+        self, scheduler: Any, patches: Patches, pickles: TaskPickles, meter: SerializationMeter
     ) -> None:
-        self._scheduler: Any = place.scheduler
+        self._scheduler = scheduler
         self._patches, self._pickles, self._meter = patches, pickles, meter
-        self._prefix = f"{_process}-{next(_numbers)}-"
+        self._prefix = f"{uuid.uuid4().hex}-"
         self._lines: dict[str, tuple[WorkerLine, Patch]] = {}  # by the worker's address
         self._gone: Counter[str] = Counter()  # counts of those that have gone
         self._returns: Patch | None = None

@@ -4,29 +4,27 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Collection
 from functools import wraps
 from itertools import accumulate
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from distributed.core import Status
 from distributed.diagnostics.plugin import SchedulerPlugin
 
 from dask_adaptive_agent import patching
+from dask_adaptive_agent.component import Component
 from dask_adaptive_agent.patching import Call, Patches
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, WorkerState
 
+    from dask_adaptive_agent.agent import Agent
+
 logger = logging.getLogger(__name__)
 
 #: Whether `workers_to_close` asks plugins (since 2024.4.2).
 HAS_HOOK = hasattr(SchedulerPlugin, "valid_workers_downscaling")
-
-#: A worker with one of these statuses is on its way out, by whoever's decision.
-LEAVING = frozenset({Status.closing_gracefully, Status.closing, Status.closed, Status.failed})
 
 #: Times the memory that data needs that stays, by default, in `workers_to_close`.
 MEMORY_RATIO = 2
@@ -50,27 +48,7 @@ class Delegate:
         return getattr(self.__dict__["_scheduler"], name)
 
 
-def in_service(
-    scheduler: Scheduler,
-    leaving: Collection[str] = (),
-    workers: Collection[WorkerState] | None = None,
-) -> list[WorkerState]:
-    """
-    Those of `workers` (None: all, in the scheduler's order) that are not on their way out.
-
-    `leaving`: addresses of those that are, besides those whose status says so.
-    """
-    out = list(scheduler.workers.values() if workers is None else workers)
-    if leaving:
-        out = [ws for ws in out if ws.address not in leaving]
-    # Scheduler.running is kept in step with statuses, and enums hash in Python code.
-    if len(scheduler.running) < len(out):
-        out = [ws for ws in out if ws in scheduler.running or ws.status not in LEAVING]
-    return out
-
-
-@dataclass(eq=False)
-class WorkersToClose:
+class WorkersToClose(Component):
     """
     Stands for `Scheduler.workers_to_close`, in its handlers and on the instance.
 
@@ -79,17 +57,8 @@ class WorkersToClose:
     2024.1.0. If anything goes wrong, nobody may go.
     """
 
-    scheduler: Any
-    free: Callable[[list[WorkerState]], list[WorkerState]]  # leaves those that nothing holds
-    #: Addresses that are on their way out, besides those whose status says so.
-    leaving: Callable[[], Collection[str]]
-    #: Whether `free` holds all that the shuffle plugin would; it is slow with many shuffles, and
-    #: is not asked then.
-    covers_shuffles: Callable[[], bool]
-
-    def __post_init__(self) -> None:
-        #: Whose hook says what `free` says; not asked twice.
-        self.own_plugin: object = None
+    def __init__(self, agent: Agent) -> None:
+        super().__init__(agent)
         #: The method as `install` leaves it, where nobody else's rule is below.
         self._ours: Call | None = None
 
@@ -114,7 +83,7 @@ class WorkersToClose:
             return [ws for ws in holders if ws.address in named]
         if all([ws.processing for ws in holders]):
             return []
-        valid = self._valid(in_service(self.scheduler, self.leaving(), holders))
+        valid = self._valid(self.agent.in_service(holders))
         # The least data first; of equals, the last one that came.
         idle = sorted([ws for ws in reversed(valid) if not ws.processing], key=_nbytes)
         spare = sum(map(_memory_limit, holders)) - MEMORY_RATIO * sum(map(_nbytes, holders))
@@ -145,7 +114,7 @@ class WorkersToClose:
         attribute: str = "address",
     ) -> list[Any]:
         """The answer of upstream's method as if workers on their way out were gone already."""
-        workers = in_service(self.scheduler, self.leaving())
+        workers = self.agent.in_service()
         overrides: dict[str, Any] = {"plugins": {"": self}}
         if not HAS_HOOK:
             # It is given only those that may go, with numbers that mean the same.
@@ -165,7 +134,7 @@ class WorkersToClose:
     def _of_rule(self, named: Any, attribute: str) -> list[Any]:
         """The workers in somebody's own answer that nothing holds, and that do not leave yet."""
         try:
-            free = self.free(in_service(self.scheduler, self.leaving()))
+            free = self.agent.free(self.agent.in_service())
             allowed = {getattr(ws, attribute) for ws in free}
             return [one for one in named if one in allowed]
         except Exception:
@@ -175,10 +144,12 @@ class WorkersToClose:
     def _valid(self, workers: list[WorkerState]) -> list[WorkerState]:
         workers = [ws for ws in workers if not ws.long_running]
         if HAS_HOOK:
+            # `free` holds all that the shuffle plugin would, which is slow with many shuffles.
+            covers_shuffles = self.agent.settings.shuffle_pins and self.agent.shuffles.is_known
             for plugin in list(self.scheduler.plugins.values()):
-                if plugin is self.own_plugin:
-                    continue
+                if getattr(plugin, "agent", None) is self.agent:
+                    continue  # it would say what `free` says
                 is_stock_shuffle = type(plugin).__module__.startswith("distributed.shuffle.")
-                if not (is_stock_shuffle and self.covers_shuffles()):
+                if not (is_stock_shuffle and covers_shuffles):
                     workers = plugin.valid_workers_downscaling(self.scheduler, workers)
-        return self.free(workers)
+        return self.agent.free(workers)

@@ -6,21 +6,21 @@ import heapq
 import logging
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import wraps
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distributed.core import Status
 
 from dask_adaptive_agent import patching
+from dask_adaptive_agent.component import Component, logged
 from dask_adaptive_agent.demand.graph_shape import is_bound
-from dask_adaptive_agent.failing import logged
 from dask_adaptive_agent.service.task_mover import considered
-from dask_adaptive_agent.service.worker_groups import group_of
+from dask_adaptive_agent.text import group_of
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, TaskState, WorkerState
 
+    from dask_adaptive_agent.agent import Agent
     from dask_adaptive_agent.patching import Patches
     from dask_adaptive_agent.quotas.cordons import Cordons
 
@@ -103,8 +103,7 @@ class _Home(NamedTuple):
     calls: int
 
 
-@dataclass(eq=False)
-class RequestedCopies:
+class RequestedCopies(Component):
     """
     Who was asked for which copies, by whichever drain, and may have yet to fetch them; and who has
     failed to.
@@ -114,12 +113,13 @@ class RequestedCopies:
     when the scheduler does: before that has the result computed again, by whomever.
     """
 
-    scheduler: Scheduler
-    #: By key and address: how many were asked for at once. Empty: nobody is asked now.
-    asked: dict[Any, dict[str, int]] = field(default_factory=dict)
-    most: dict[Any, int] = field(default_factory=dict)  # that may be asked for together with it
-    failures: dict[Any, dict[str, str]] = field(default_factory=dict)  # why, asked for it alone
-    _homes: dict[Any, _Home] = field(default_factory=dict)
+    def __init__(self, agent: Agent) -> None:
+        super().__init__(agent)
+        #: By key and address: how many were asked for at once. Empty: nobody is asked now.
+        self.asked: dict[Any, dict[str, int]] = {}
+        self.most: dict[Any, int] = {}  # that may be asked for together with it
+        self.failures: dict[Any, dict[str, str]] = {}  # why, asked for it alone
+        self._homes: dict[Any, _Home] = {}
 
     def install(self, patches: Patches) -> None:
         patches.put(patching.RELEASED, self.releasing)
@@ -244,8 +244,7 @@ class RequestedCopies:
                 ws._inc_needs_replica(ts)
 
 
-@dataclass(eq=False)
-class Copier:
+class Copier(Component):
     """
     Asks workers in service to fetch what one worker alone holds; without any, cordoned ones.
 
@@ -258,15 +257,11 @@ class Copier:
     at once.
     """
 
-    scheduler: Scheduler
-    ws: WorkerState
-    cordons: Cordons
-    every: RequestedCopies
-    clock: Callable[[], float]
-    moved: int = 0
-    moved_bytes: int = 0
-
-    def __post_init__(self) -> None:
+    def __init__(self, agent: Agent, ws: WorkerState) -> None:
+        super().__init__(agent)
+        self.ws = ws
+        self.cordons, self.every = agent.cordons, agent.drains.asked
+        self.moved = self.moved_bytes = 0
         self._asked: dict[Any, _Request] = {}
         self._heard: dict[str, float] = {}  # when a recipient last got something, by address
 
@@ -294,18 +289,15 @@ class Copier:
             self._ask(together[: most - under_way], under_way)
         return copies
 
-    def drop(self) -> None:
+    def drop(self, copies: Iterable[TaskState]) -> None:
         """
-        Have the scheduler forget the copies that this worker holds; each has another that is safe.
+        Have the scheduler forget copies that this worker holds; each has another that is safe.
 
         As long as they count, `RetireWorker` and `ReduceReplicas` may drop the other copy in favour
         of this one, and then the process ends: results were lost that way when one worker was
         deleted in the moment in which the next began to drain. What a task that runs here needs
         stays: the worker's state machine fails when it is told to release that.
         """
-        self._drop(self.ws.has_what)
-
-    def _drop(self, copies: Iterable[TaskState]) -> None:
         keys = [
             ts.key
             for ts in copies
@@ -333,11 +325,11 @@ class Copier:
             if holders:
                 self.moved += 1
                 self.moved_bytes += max(0, request.ts.nbytes)
-        self._drop(superfluous)
+        self.drop(superfluous)
 
     def _is_coming(self, request: _Request, now: float) -> bool:
         since = max(request.at, self._heard.get(request.recipient.address, 0.0))
-        return now - since < PATIENCE_S + 4 * request.ts.nbytes / self.scheduler.bandwidth
+        return bool(now - since < PATIENCE_S + 4 * request.ts.nbytes / self.scheduler.bandwidth)
 
     def _ask(self, missing: list[TaskState], under_way: int) -> None:
         now = self.clock()

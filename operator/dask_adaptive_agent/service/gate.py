@@ -12,8 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from distributed.core import Status
 
+from dask_adaptive_agent.component import Component
+
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, TaskState, WorkerState
+
+    from dask_adaptive_agent.agent import Agent
 
 #: Seconds between two looks at a worker that is on its way out; a drained one is looked at as
 #: often. The more there is to look at, the longer: all looks together take about 1 % of the loop.
@@ -45,39 +49,6 @@ def cancel_other(task: asyncio.Future[Any] | None) -> None:
 
 
 @dataclass(eq=False)
-class Unrunnable:
-    """
-    Tasks without a worker by what they name: no look goes through all of them for each worker.
-
-    As of the last look, so whoever asks has to check each of them again.
-    """
-
-    scheduler: Any
-    _by_name: dict[str, list[TaskState]] | None = None
-
-    def naming(self, names: Iterable[str]) -> list[TaskState]:
-        """Those that name one of these addresses, hosts, or resources."""
-        by_name = self._look() if self._by_name is None else self._by_name
-        found = [ts for name in names for ts in by_name.get(name, ()) if ts.state == "no-worker"]
-        return list(dict.fromkeys(found))
-
-    def _look(self) -> dict[str, list[TaskState]]:
-        began = perf_counter()
-        by_name: dict[str, list[TaskState]] = {}
-        for ts in self.scheduler.unrunnable:
-            for named in (ts.worker_restrictions, ts.host_restrictions, ts.resource_restrictions):
-                for name in named or ():
-                    by_name.setdefault(name, []).append(ts)
-        self._by_name = by_name
-        pause_s = (perf_counter() - began) / LOOK_PART
-        self.scheduler.loop.asyncio_loop.call_later(pause_s, self._forget)
-        return by_name
-
-    def _forget(self) -> None:
-        self._by_name = None
-
-
-@dataclass(eq=False)
 class Gate:
     """
     The status of one worker, in the scheduler and in the worker's own process.
@@ -90,12 +61,8 @@ class Gate:
     frozen it.
     """
 
-    scheduler: Scheduler
+    agent: Agent
     ws: WorkerState
-    clock: Callable[[], float]
-    #: How many more tasks the worker may be given that no other worker may take.
-    room: Callable[[WorkerState], int]
-    unrunnable: Unrunnable
     #: Something of ours keeps the worker out of service, or lets somebody else do so.
     is_held: bool = True
     is_shut: bool = False
@@ -107,6 +74,7 @@ class Gate:
     others: int = 0
 
     def __post_init__(self) -> None:
+        self.scheduler = self.agent.scheduler
         #: What the worker says of itself: to be restored, and not to be heard meanwhile. One that
         #: is registering says that it runs as soon as it does.
         self.reported: Status = Status.running if self.ws.status == Status.init else self.ws.status
@@ -176,9 +144,11 @@ class Gate:
         is only counted with `resources`.
         """
         scheduler, ws = self.scheduler, self.ws
-        if not scheduler.unrunnable or self._is_ending or self.room(ws) <= 0:
+        if not scheduler.unrunnable or self._is_ending or self.agent.cordons.room(ws) <= 0:
             return []
-        named = self.unrunnable.naming((ws.address, ws.host, *(ws.resources if resources else ())))
+        named = self.agent.gates.unrunnable(
+            (ws.address, ws.host, *(ws.resources if resources else ()))
+        )
         with self._in_running():
             return [ts for ts in named if ws in (scheduler.valid_workers(ts) or ())]
 
@@ -188,7 +158,7 @@ class Gate:
             return 0
         bound = self.bound(resources=resources)
         if bound:
-            most = self.room(self.ws)
+            most = self.agent.cordons.room(self.ws)
             if resources:  # the rest is for those that come and have them, too
                 most = min(most, self._free)
             bound.sort(key=lambda ts: ts.priority or ())
@@ -245,30 +215,26 @@ class Gate:
                 comm.send({**change, "stimulus_id": self._stimulus()})
 
     def _stimulus(self) -> str:
-        return f"dask-adaptive-{self.clock()}"
+        return f"dask-adaptive-{self.agent.clock()}"
 
 
-@dataclass(eq=False)
-class Gates:
+class Gates(Component):
     """
     One gate for each worker that is held, or has not confirmed yet that it serves again.
 
     Cordons, drains and calls of somebody else take a worker over from each other with its gate.
     """
 
-    scheduler: Scheduler
-    clock: Callable[[], float]
-    room: Callable[[WorkerState], int]  # as for `Gate`
-
-    def __post_init__(self) -> None:
+    def __init__(self, agent: Agent) -> None:
+        super().__init__(agent)
         self._by_address: dict[str, Gate] = {}
-        self._unrunnable = Unrunnable(self.scheduler)
+        self._unrunnable: dict[str, list[TaskState]] | None = None  # by what they name
 
     def hold(self, ws: WorkerState) -> Gate:
         """The worker's gate, or a new one that is open."""
         gate = self.get(ws.address)
         if gate is None or gate.ws is not ws:
-            gate = Gate(self.scheduler, ws, self.clock, self.room, self._unrunnable)
+            gate = Gate(self.agent, ws)
             self._by_address[ws.address] = gate
         gate.is_held = True
         return gate
@@ -282,6 +248,27 @@ class Gates:
 
     def forget(self, address: str) -> None:
         self._by_address.pop(address, None)
+
+    def unrunnable(self, names: Iterable[str]) -> list[TaskState]:
+        """
+        Tasks without a worker that name one of these addresses, hosts, or resources, as of the last
+        look, which goes through all of them once and not for each worker.
+        """
+        if self._unrunnable is None:
+            self._unrunnable = self._by_name()
+        found = [ts for n in names for ts in self._unrunnable.get(n, ()) if ts.state == "no-worker"]
+        return list(dict.fromkeys(found))
+
+    def _by_name(self) -> dict[str, list[TaskState]]:
+        began = perf_counter()
+        by_name: dict[str, list[TaskState]] = {}
+        for ts in self.scheduler.unrunnable:
+            for named in (ts.worker_restrictions, ts.host_restrictions, ts.resource_restrictions):
+                for name in named or ():
+                    by_name.setdefault(name, []).append(ts)
+        pause_s = (perf_counter() - began) / LOOK_PART
+        self.scheduler.loop.asyncio_loop.call_later(pause_s, setattr, self, "_unrunnable", None)
+        return by_name
 
     def hearing(self, stock: Callable[..., Any]) -> Callable[..., Any]:
         """The stream handler "worker-status-change" that does not hear a worker behind a gate."""

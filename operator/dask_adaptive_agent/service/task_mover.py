@@ -1,19 +1,32 @@
-"""Move tasks that have not started away from a worker, with the scheduler's own work stealing."""
+"""Moves tasks that have not started away from a worker, with the scheduler's own work stealing."""
 
 from __future__ import annotations
 
 import heapq
+import math
 import random
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from distributed.core import Status
 
+from dask_adaptive_agent import wire
+from dask_adaptive_agent.component import Component
 from dask_adaptive_agent.demand.graph_shape import is_bound
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, TaskState, WorkerState
+
+    from dask_adaptive_agent.agent import Agent
+
+#: Threads that are held for less than this are not missed: a worker that spills pauses for moments,
+#: and cancelled runs are as of the last heartbeat.
+LASTS_S = 1.0
+
+#: Seconds between two looks at all workers: with 5,000 of them one takes a millisecond.
+LOOK_S = 0.5
 
 #: Workers looked at for who should take a task, or a copy: of more, so many by chance. To look at
 #: 5,000 of them takes longer than a look may.
@@ -65,8 +78,7 @@ class Nobody:
     processing: dict[Any, Any] = {}  # noqa: RUF012
 
 
-@dataclass(eq=False)
-class Mover:
+class Mover(Component):
     """
     Asks one worker to give up its tasks that have not started, one request a task.
 
@@ -75,10 +87,10 @@ class Mover:
     A task that no other worker may take is not asked for: it runs here.
     """
 
-    scheduler: Scheduler
-    ws: WorkerState
-    clock: Callable[[], float]
-    asked: dict[Any, float] = field(default_factory=dict)  # when, by key
+    def __init__(self, agent: Agent, ws: WorkerState) -> None:
+        super().__init__(agent)
+        self.ws = ws
+        self.asked: dict[Any, float] = {}  # when, by key
 
     def ask(
         self,
@@ -165,3 +177,73 @@ class _Takers:
     def _load(self, ws: WorkerState) -> tuple[float, str]:
         tasks = len(ws.processing) + self._extra.get(ws.address, 0)
         return tasks / max(1, ws.nthreads), ws.address
+
+
+class StuckThreads(Component):
+    """
+    The threads of paused workers, and those that cancelled runs hold: a worker can't stop a thread,
+    so the run goes on, and the scheduler takes the thread for a free one.
+
+    Tasks that wait for a worker without any other thread move to workers that have one, and those
+    that wait for a resource of their worker to idle ones that have it. Stock code leaves them
+    there, and so do we where no operator governs the cluster.
+    """
+
+    def __init__(self, agent: Agent) -> None:
+        super().__init__(agent)
+        self.threads: dict[WorkerState, int] = {}
+        self._held: dict[WorkerState, tuple[float, Mover]] = {}  # since when
+        self._look_at = 0.0
+
+    def look(self) -> None:
+        now = self.clock()
+        if now < self._look_at:
+            return
+        self._look_at = now + LOOK_S
+        known, self._held, self.threads = self._held, {}, {}
+        for ws in [entry.ws for entry in self.agent.roster.entries.values()]:
+            if threads := _held(ws):
+                self._held[ws] = known.get(ws) or (now, Mover(self.agent, ws))
+                if now - self._held[ws][0] >= LASTS_S:
+                    self.threads[ws] = threads
+        if self.agent.lease.silent_s < math.inf:
+            full = {ws for ws, threads in self.threads.items() if threads >= ws.nthreads}
+            for ws in full:
+                self._held[ws][1].ask(but=full)
+            self._spread()
+
+    def _spread(self) -> None:
+        """Stock code steals from no worker that has at most a task for each thread."""
+        running = self.scheduler.running
+        able = [ws for ws in considered(running) if ws.resources]
+        idle = [ws for ws in able if not ws.processing]
+        for ws in [ws for ws in able if idle and 1 < len(ws.processing) <= ws.nthreads]:
+            short = _short(ws)
+            taker = next((t for t in idle if short and short <= t.resources.keys()), None)
+            if taker is not None:
+                idle.remove(taker)
+                Mover(self.agent, ws).ask(
+                    but=running - {taker},
+                    stays=lambda ts: short.isdisjoint(ts.resource_restrictions or ()),  # noqa: B023
+                )
+
+    def rows(self) -> list[wire.StuckRow]:
+        entries = self.agent.roster.entries.values() if self.threads else ()
+        stuck = [e for e in entries if e.ws in self.threads]
+        return [{"slot": e.slot, "threads": self.threads[e.ws]} for e in stuck]
+
+
+def _held(ws: WorkerState) -> int:
+    """As the worker has reported. Of a seceded run that was cancelled it says the same."""
+    if ws.status == Status.paused:
+        return ws.nthreads
+    counts = ws.metrics.get("task_counts") or {}
+    return min(ws.nthreads, int(counts.get("cancelled", 0)))
+
+
+def _short(ws: WorkerState) -> set[str]:
+    """Resources that tasks of a worker wait for: `used_resources` is wrong once one was stolen."""
+    claimed: Counter[str] = Counter()
+    for ts in ws.processing:
+        claimed.update(ts.resource_restrictions or {})
+    return {name for name, amount in claimed.items() if amount > ws.resources.get(name, 0)}

@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
 from importlib import import_module
@@ -25,19 +25,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from distributed.core import Status
 
 from dask_adaptive_agent import patching, wire
+from dask_adaptive_agent.component import Component
 from dask_adaptive_agent.patching import Call, Patches
-from dask_adaptive_agent.protocol.operator_side import Noting
-from dask_adaptive_agent.relief.workers_to_close import in_service
-from dask_adaptive_agent.shuffle.runs import BARRIER
-from dask_adaptive_agent.shuffle.upcoming import Work, work_of
+from dask_adaptive_agent.shuffle.runs import BARRIER, Work, work_of
 from dask_adaptive_agent.text import duration, plural
 
 if TYPE_CHECKING:
     from distributed.scheduler import TaskState
 
-    from dask_adaptive_agent.demand.durations import Durations
-    from dask_adaptive_agent.protocol.operator_side import OperatorPlans
-    from dask_adaptive_agent.shuffle.upcoming import Barriers, Upcoming
+    from dask_adaptive_agent.agent import Agent
+    from dask_adaptive_agent.shuffle.runs import Upcoming
 
 logger = logging.getLogger(__name__)
 
@@ -53,8 +50,6 @@ ALIVE_S = 10.0
 GROW_S = 30.0
 #: An overdue worker is expected within this, or in the time that it is overdue by.
 OVERDUE_S = 2.0
-#: A worker that has registered sets up its plugins, and then runs, within moments.
-SETTLING_S = 5.0
 #: The part of the whole by which a wait must at least shorten it: estimates are not exact.
 MARGIN = 0.1
 
@@ -102,7 +97,6 @@ class Wait:
     since: float
     before: frozenset[str]  # addresses of workers that were there
     calls: dict[asyncio.Future[None], str] = field(default_factory=dict)  # held, and their workers
-    came: dict[str, float] = field(default_factory=dict)  # when new workers were first seen
     overdue_at: float = math.inf  # since when all that is on its way is overdue
 
     def let_go(self, but: Container[str] = ()) -> None:
@@ -112,19 +106,12 @@ class Wait:
                 call.set_result(None)
 
 
-@dataclass(eq=False)
-class ShuffleDelay(Noting):
+class ShuffleDelay(Component):
     """Stands between workers and the shuffle plugin of one scheduler."""
 
-    barriers: Barriers  # shuffles that have not begun
-    durations: Durations
-    plans: OperatorPlans
-    silent_s: Callable[[], float]  # since the operator last sent something
-    most_s: Callable[[], float]  # how long a shuffle may wait in all; 0: not at all
-    out_of_service: Callable[[], Collection[str]]  # addresses of workers that get no outputs
-    departing: Callable[[], Container[str]]  # addresses of workers that are about to end
-
-    def __post_init__(self) -> None:
+    def __init__(self, agent: Agent) -> None:
+        super().__init__(agent)
+        self._barriers = agent.barriers  # shuffles that have not begun
         self._correction = DurationCorrection(self.scheduler)
         self.ongoing: dict[str, Wait] = {}  # by shuffle
         self._spent: dict[str, float] = {}  # by shuffle: seconds of waits that are over
@@ -170,7 +157,7 @@ class ShuffleDelay(Noting):
                 over = "of an error in the scheduler's log"
             if over:
                 self._end(id, wait, over)
-        for id in [id for id in self._spent if not self.barriers.is_known(id)]:
+        for id in [id for id in self._spent if not self._barriers.is_known(id)]:
             del self._spent[id]
         self._set_timer()
 
@@ -191,7 +178,7 @@ class ShuffleDelay(Noting):
 
     def _wait(self, id: str) -> Wait | None:
         """The wait that a shuffle is in, or enters now; None: it may begin, or has."""
-        upcoming = self.barriers.get(id)
+        upcoming = self._barriers.get(id)
         wait = self.ongoing.get(id)
         if self._is_closed or upcoming is None:
             return None  # `review` ends the wait, if there was one
@@ -230,50 +217,50 @@ class ShuffleDelay(Noting):
         if scheduler.status in (Status.closing, Status.closed) or worker not in scheduler.workers:
             return False
         if key is None:  # before 2023.8 the task is not named
-            return self.barriers.is_known(id)
+            return self._barriers.is_known(id)
         ts = scheduler.tasks.get(key)
-        return ts is not None and ts.state == "processing" and self.barriers.is_known(id)
+        return ts is not None and ts.state == "processing" and self._barriers.is_known(id)
 
     def _reason_to_end(self, id: str, wait: Wait) -> str:
         """The reason why a shuffle waits no more; empty: it waits on."""
-        upcoming = self.barriers.get(id)
+        upcoming = self._barriers.get(id)
         if upcoming is None:
             return "it has begun, or nobody wants it any more"
         if not wait.calls:
             return "nobody who asked for it is connected any more"
-        departing = self.departing()
-        if any([worker in departing for worker in wait.calls.values()]):
+        ending = self.agent.drains.terminations()
+        if any([worker in ending for worker in wait.calls.values()]):
             return "a worker that has an input of it is about to end"
         return self._why_not(upcoming, wait)
 
     def _why_not(self, upcoming: Upcoming, wait: Wait) -> str:
         """The reason why a shuffle should not wait (any longer); empty: it should."""
         now = self.clock()
-        most_s = self.most_s()
+        most_s = self.agent.settings.shuffle_wait_ms / 1000
         left_s = most_s - self._spent.get(upcoming.id, 0.0) - (now - wait.since)
         if left_s <= 0:
             return f"it may not wait any longer ({duration(most_s)})"
-        if wait.calls and self._is_settling(wait):
+        if wait.calls and self.agent.roster.is_settling():
             return ""
-        workers = in_service(self.scheduler, self.out_of_service())
+        workers = self.agent.in_service()
         threads = sum(ws.nthreads for ws in workers)
         each = max(1, round(threads / len(workers))) if workers else 1
         coming = self._coming(wait, now) + self._may_come(upcoming, now)
         if not coming:
             return "no more are on their way"
-        if self.barriers.is_bound(upcoming.barrier):
+        if self._barriers.is_bound(upcoming.barrier):
             return "its outputs are bound to certain workers"
         work = work_of(upcoming.barrier, self._expected_s)
         more = [Coming(one.number * each, one.in_s) for one in coming]
         return "" if pays(work, threads, more, left_s) else "waiting for more does not pay"
 
     def _expected_s(self, ts: TaskState) -> float:
-        mean_s = self.durations.mean_s(ts.prefix)
+        mean_s = self.agent.durations.mean_s(ts.prefix)
         return mean_s if mean_s >= 0 else float(self.scheduler.UNKNOWN_TASK_DURATION)
 
     def _coming(self, wait: Wait, now: float) -> list[Coming]:
         """Workers on their way, those overdue expected later the longer they are."""
-        arriving = self.plans.arriving
+        arriving = self.agent.plans.arriving
         if not arriving or any(in_s > 0 for _, in_s in arriving):
             wait.overdue_at = math.inf
         else:
@@ -283,8 +270,8 @@ class ShuffleDelay(Noting):
 
     def _may_come(self, upcoming: Upcoming, now: float) -> list[Coming]:
         """Workers that an operator that has not seen this shuffle yet may ask for because of it."""
-        plans = self.plans
-        if not plans.can_grow or self.silent_s() > ALIVE_S:
+        plans = self.agent.plans
+        if not plans.can_grow or self.agent.lease.silent_s > ALIVE_S:
             return []
         if now - upcoming.known_at > UNSEEN_S or now - upcoming.seen_at > ANSWER_S:
             return []
@@ -292,27 +279,16 @@ class ShuffleDelay(Noting):
         tasks = len(upcoming.barrier.waiting_on or ()) + len(upcoming.barrier.dependents)
         return [Coming(min(plans.can_grow, tasks), grow_s)]
 
-    def _is_settling(self, wait: Wait) -> bool:
-        """Tells whether a new worker does not run yet: its plugins may not be there."""
-        scheduler, now = self.scheduler, self.clock()
-        if len(scheduler.running) == len(scheduler.workers):
-            return False
-        return any(
-            ws.status is Status.init and now - wait.came.setdefault(address, now) < SETTLING_S
-            for address, ws in scheduler.workers.items()
-            if address not in wait.before
-        )
-
     def _end(self, id: str, wait: Wait, why: str) -> None:
         del self.ongoing[id]
         waited_s = self.clock() - wait.since
         self._spent[id] = self._spent.get(id, 0.0) + waited_s
         wait.let_go()
-        if waited_s < 1.0 or self.barriers.get(id) is None:
+        if waited_s < 1.0 or self._barriers.get(id) is None:
             return
-        workers = in_service(self.scheduler, self.out_of_service())
+        workers = self.agent.in_service()
         came = [str(ws.name) for ws in workers if ws.address not in wait.before]
-        self.note(
+        self.agent.notes.add(
             wire.N_SHUFFLE_WAITED,
             f"shuffle {id} has waited {duration(waited_s)} for workers on their way: "
             f"{plural(len(came), 'worker')} came, its outputs go to {len(workers)}; "

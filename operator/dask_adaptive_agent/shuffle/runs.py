@@ -1,23 +1,41 @@
-"""P2P shuffles that run now, read from the scheduler's shuffle plugin, whatever its release."""
+"""P2P shuffles: those that run now, by the scheduler's shuffle plugin, and those to begin."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Set
+import math
+from collections.abc import Callable, Collection, Iterator, Set
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dask_adaptive_agent import patching
-from dask_adaptive_agent.failing import logged
+from dask_adaptive_agent.component import Component, logged
 from dask_adaptive_agent.patching import Mismatch, Patches
-from dask_adaptive_agent.protocol.operator_side import Component
-from dask_adaptive_agent.relief.workers_to_close import Delegate, in_service
+from dask_adaptive_agent.relief.workers_to_close import Delegate
+
+if TYPE_CHECKING:
+    from distributed.scheduler import TaskState
+
+    from dask_adaptive_agent import wire
+    from dask_adaptive_agent.agent import Agent
 
 logger = logging.getLogger(__name__)
 
 #: The prefix that upstream's `barrier_key` puts before a shuffle's id.
 BARRIER = "shuffle-barrier-"
+
+
+#: Shuffles that one answer describes.
+MOST = 50
+
+#: The number of its inputs and outputs that are looked at; they represent all.
+SAMPLE = 200
+#: The number of tasks that are followed from an output on: each runs where the one before ran.
+FOLLOWED = 3
+#: Of a shuffle's outputs these are looked at for what they are bound to: they are all alike.
+BOUND_SAMPLE = 5
 
 
 def shuffle_of(key: Any) -> str:
@@ -36,7 +54,6 @@ class ShuffleRun:
     was_told: bool = False  # that it has gone on for too long
 
 
-@dataclass(eq=False)
 class Shuffles(Component):
     """
     Knows which workers take part in a shuffle that has not gone on for too long.
@@ -47,10 +64,8 @@ class Shuffles(Component):
     (`ShuffleSchedulerPlugin._get` adds; whoever leaves ends the run), so their number tells.
     """
 
-    timeout_s: Callable[[], float]  # how long a run pins; infinite: as long as it runs
-    expired: Callable[[ShuffleRun], None]  # called once for each run that has gone on for longer
-
-    def __post_init__(self) -> None:
+    def __init__(self, agent: Agent) -> None:
+        super().__init__(agent)
         self._known: dict[Any, ShuffleRun] = {}  # by shuffle
         #: Runs that pin with the number of their participants, and these together.
         self._numbers: list[tuple[int, int]] = []
@@ -86,11 +101,11 @@ class Shuffles(Component):
 
     def pinning(self) -> list[ShuffleRun]:
         """The runs that still pin: one that has gone on for longer than the limit pins no more."""
-        runs, since = self.running(), self.clock() - self.timeout_s()
+        runs, since = self.running(), self.clock() - self.agent.settings.shuffle_timeout_s
         for run in runs:
             if run.since <= since and not run.was_told:
                 run.was_told = True
-                self.expired(run)
+                self.agent.pins.shuffle_expired(run)
         return [run for run in runs if run.since > since]
 
     def look(self) -> None:
@@ -130,18 +145,11 @@ class Shuffles(Component):
                 return states
         return None
 
-
-@dataclass(eq=False)
-class ShufflePlacement:
-    """Lets the shuffle plugin choose among workers in service only, unless there is none."""
-
-    scheduler: Any
-    #: Addresses that are on their way out, besides those whose status says so.
-    leaving: Callable[[], Collection[str]]
-    chosen: Callable[[], None]  # called in the moment after a new run was put on the books
-
     def install(self, patches: Patches) -> None:
-        """Raises `Mismatch` where this release chooses in another way."""
+        """
+        From now on the shuffle plugin chooses among workers in service only, unless there is none.
+        Raises `Mismatch` where this release chooses in another way.
+        """
         plugin = self.scheduler.extensions.get("shuffle")
         # It must look for workers where we put the stand-in.
         if getattr(plugin, "scheduler", None) is not self.scheduler:
@@ -173,8 +181,139 @@ class ShufflePlacement:
         """The scheduler with fewer workers; None: as it is."""
         # Fail open: a worker that leaves may be chosen, as upstream does.
         with logged(logger, "Failed to find the workers in service; a shuffle may take all"):
-            self.scheduler.loop.asyncio_loop.call_soon(self.chosen)
-            workers = in_service(self.scheduler, self.leaving())
+            # When the new run is on the books.
+            self.scheduler.loop.asyncio_loop.call_soon(self.look)
+            workers = self.agent.in_service()
             if workers and len(workers) < len(self.scheduler.workers):
                 return Delegate(self.scheduler, workers={ws.address: ws for ws in workers})
         return None
+
+
+class Upcoming(NamedTuple):
+    """A shuffle whose outputs are yet to be given to workers."""
+
+    id: str
+    barrier: TaskState  # its dependencies are the inputs, its dependents the outputs
+    known_at: float  # on the agent's clock
+    seen_at: float  # when the operator was first told of it; infinite: never
+
+
+class Work(NamedTuple):
+    """Seconds of work, on one thread, that a shuffle still means."""
+
+    inputs_s: float  # before its outputs can be computed; any worker may take part
+    outputs_s: float  # stays with the workers that are there when it begins
+
+
+class Barriers(Component):
+    """
+    Barrier tasks of shuffles, as they become known.
+
+    The scheduler keeps no list of the tasks of a prefix or a group, and to look through all tasks
+    would cost a large scheduler a tenth of a second: they are noted as they pass, each of them from
+    `released` to `waiting` (`Scheduler.update_graph`; `_restart_shuffle` for a shuffle's next run).
+    """
+
+    def __init__(self, agent: Agent) -> None:
+        super().__init__(agent)
+        #: By key: since when it waits, and when the operator was told of it.
+        self._known: dict[str, tuple[float, float]] = {}
+
+    def start(self) -> None:
+        """Find those that were there before us."""
+        now = self.clock()
+        for key, ts in self.scheduler.tasks.items():
+            if type(key) is str and key.startswith(BARRIER) and ts.state == "waiting":
+                self._add(key, now)
+
+    def transition(self, key: Any, start: str, finish: str) -> None:
+        """To be called for each one to or from `waiting`."""
+        if type(key) is str and key.startswith(BARRIER):
+            self._known.pop(key, None)
+            if finish == "waiting":
+                self._add(key, self.clock())
+
+    def _add(self, key: str, now: float) -> None:
+        self._known[key] = now, math.inf
+        self.agent.expect_shuffles()
+
+    def seen(self) -> None:
+        """The operator is told of all that are upcoming now."""
+        now = self.clock()
+        self._known = {key: (at, min(seen, now)) for key, (at, seen) in self._known.items()}
+
+    def upcoming(self) -> Iterator[Upcoming]:
+        """The shuffles that have not begun, in the order in which they became known."""
+        for key in list(self._known):
+            one = self.get(key[len(BARRIER) :])
+            if one is not None:
+                yield one
+
+    def get(self, id: str) -> Upcoming | None:
+        """The shuffle of that id, unless it has begun or is no more."""
+        known = self._known.get(BARRIER + id)
+        barrier = self.scheduler.tasks.get(BARRIER + id)
+        if known is None or barrier is None or self.agent.shuffles.has_begun(id):
+            return None
+        return Upcoming(id, barrier, *known)
+
+    def rows(self) -> list[wire.UpcomingShuffleRow]:
+        """
+        The first `MOST` of them, for the operator: more workers would be of use to them.
+
+        Cheap however many tasks there are.
+        """
+        return [
+            {
+                "id": one.id,
+                "inputs": len(one.barrier.waiting_on or ()),
+                "outputs": len(one.barrier.dependents),
+            }
+            for one in islice(self.upcoming(), MOST)
+        ]
+
+    def is_known(self, id: str) -> bool:
+        """Tells whether somebody still wants the shuffle's result, begun or not."""
+        return (BARRIER + id) in self.scheduler.tasks
+
+    def is_bound(self, barrier: TaskState) -> bool:
+        """
+        Tells whether a shuffle's outputs go to certain workers, even if others come.
+
+        `ShuffleSchedulerPlugin._calculate_worker_for` (before 2023.8.1 `_pin_output_workers`) takes
+        the barrier's workers where it is restricted to some, and those of a shuffle that has begun
+        and shares outputs with it, as in a join. Outputs that are restricted themselves end up
+        there.
+        """
+        outputs = list(islice(barrier.dependents, BOUND_SAMPLE))
+        others = {
+            shuffle_of(ts.key) for o in outputs for ts in islice(o.dependencies, BOUND_SAMPLE)
+        }
+        others -= {"", shuffle_of(barrier.key)}
+        is_restricted = any(ts.worker_restrictions for ts in (barrier, *outputs))
+        return is_restricted or any(map(self.agent.shuffles.has_begun, others))
+
+
+def work_of(barrier: TaskState, expected_s: Callable[[TaskState], float]) -> Work:
+    """Seconds of work before and behind a shuffle's barrier that is yet to run."""
+
+    def input_s(ts: TaskState) -> float:
+        return expected_s(ts) + sum(expected_s(dt) for dt in islice(ts.waiting_on or (), SAMPLE))
+
+    def output_s(ts: TaskState) -> float:
+        seconds = expected_s(ts)
+        for _ in range(FOLLOWED):
+            if len(ts.dependents) != 1:
+                break
+            (ts,) = ts.dependents
+            if len(ts.dependencies) != 1:
+                break
+            seconds += expected_s(ts)
+        return seconds
+
+    return Work(_in_all(barrier.waiting_on or (), input_s), _in_all(barrier.dependents, output_s))
+
+
+def _in_all(tasks: Collection[TaskState], seconds: Callable[[TaskState], float]) -> float:
+    sample = list(islice(tasks, SAMPLE))
+    return sum(map(seconds, sample)) * len(tasks) / len(sample) if sample else 0.0

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from distributed.core import Status
 
-from dask_adaptive_agent.failing import logged
+from dask_adaptive_agent.component import logged
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler

@@ -19,7 +19,7 @@ from distributed.core import Server
 from dask_adaptive_agent import wire
 from dask_adaptive_agent.protocol.changes import Signs, Watch
 from dask_adaptive_agent.protocol.handlers import guarded
-from dask_adaptive_agent.protocol.requests import AgentSettings, names, read_settings, text
+from dask_adaptive_agent.protocol.requests import AgentSettings
 
 #: Long tasks: work for as many workers as there are tasks, whatever time a worker takes to come.
 TASK_MS = 600_000
@@ -138,7 +138,7 @@ class SimulatedScheduler:
         }
 
     def _configure(self, request: Any) -> Any:
-        self._settings.update(read_settings(request))
+        self._settings.update(self._settings.read(request))
         return {"protocol": wire.PROTOCOL}
 
     def _observe(self, request: Any) -> Any:
@@ -253,7 +253,7 @@ class SimulatedScheduler:
         }
 
     def _retire(self, request: Any) -> wire.RetireAnswer:
-        reason = text(request, "reason", "")
+        reason = request.text("reason", "")
 
         def retire(worker: Worker) -> wire.RetireOutcome:
             if worker.busy and not request.get("busy_ok"):
@@ -265,14 +265,14 @@ class SimulatedScheduler:
                 self.retires.append((worker.name, worker.leaving_at))
             return _outcome(worker.name, self._state(worker))
 
-        return self._each(names(request), retire)
+        return self._each(request.names(), retire)
 
     def _cancel(self, request: Any) -> wire.RetireAnswer:
         def cancel(worker: Worker) -> wire.RetireOutcome:
             worker.leaving_at = None
             return _outcome(worker.name, wire.ACTIVE)
 
-        answer = self._each(names(request), cancel)
+        answer = self._each(request.names(), cancel)
         self._assign()
         return answer
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_adaptive_agent.shuffle.delay import Coming, pays
-from dask_adaptive_agent.shuffle.upcoming import Work
+from dask_adaptive_agent.shuffle.runs import Work
 
 
 @pytest.mark.parametrize(

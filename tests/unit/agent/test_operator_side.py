@@ -9,6 +9,7 @@ import pytest
 
 from dask_adaptive_agent import wire
 from dask_adaptive_agent.protocol.operator_side import OperatorLease, OperatorPlans
+from dask_adaptive_agent.protocol.requests import Request
 from support.agent_cluster import StillClock
 
 LEASE_S = 300.0
@@ -42,22 +43,22 @@ def test_each_message_is_the_whole_and_is_kept_until_it_is_cleared() -> None:
     nothing = ("", "", {}, [], 0, None, [])
     assert nothing == known(plans)
 
-    plans.update(MESSAGE)
+    plans.update(Request(MESSAGE))
     clock.now += 1e6
     decision = (1_700_000_000.5, "etl-default", "LoadIncreased", "8 tasks wait")
     workers = {"w1": "stays: idle grace has 5 s left"}
     assert ("etl", "5 wanted", workers, [decision], 7, 20.0, []) == known(plans)
 
-    plans.update({"policy": "other"})
+    plans.update(Request(policy="other"))
     assert ("other", *nothing[1:]) == known(plans)
-    plans.update(MESSAGE)
+    plans.update(Request(MESSAGE))
     plans.clear()
     assert nothing == known(plans)
 
 
 def test_arrivals_count_down() -> None:
     plans = OperatorPlans(clock := StillClock())
-    plans.update(MESSAGE)
+    plans.update(Request(MESSAGE))
     assert [(2, 10.0), (3, 60.0)] == plans.arriving
 
     clock.now += 20
@@ -78,7 +79,7 @@ def test_arrivals_count_down() -> None:
 )
 def test_who_is_long_overdue_is_given_up(expected_s: int, later_s: float, left: int) -> None:
     plans = OperatorPlans(clock := StillClock())
-    plans.update({"arriving": [(1, expected_s * 1000)]})
+    plans.update(Request(arriving=[(1, expected_s * 1000)]))
 
     clock.now += later_s
 
@@ -87,7 +88,7 @@ def test_who_is_long_overdue_is_given_up(expected_s: int, later_s: float, left: 
 
 def test_who_has_joined_is_not_waited_for() -> None:
     plans = OperatorPlans(StillClock())
-    plans.update(MESSAGE)
+    plans.update(Request(MESSAGE))
     assert plans.are_arriving({"gpu"})
 
     left = []

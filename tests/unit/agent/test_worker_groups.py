@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dask_adaptive_agent.service.worker_groups import group_of
+from dask_adaptive_agent.text import group_of
 
 
 @pytest.mark.parametrize(

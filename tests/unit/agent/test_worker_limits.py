@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dask_adaptive_agent.protocol.requests import Malformed
+from dask_adaptive_agent.protocol.requests import Malformed, Request
 from dask_adaptive_agent.quotas.worker_limits import NEVER, NO_LIMIT, PASSED, WorkerLimits
 
 REQUEST: dict[str, Any] = {
@@ -33,7 +33,7 @@ WORKERS: list[Any] = [
 @pytest.fixture
 def limits() -> WorkerLimits:
     known = WorkerLimits(lambda: 100.0)
-    known.replace(REQUEST)
+    known.replace(Request(REQUEST))
     return known
 
 
@@ -73,9 +73,7 @@ def test_rules_have_defaults(limits: WorkerLimits) -> None:
 
 
 def test_each_request_replaces_the_last_one(limits: WorkerLimits) -> None:
-    limits.replace(
-        {"names": ["nobody"], "runs": [1], "left_ms": [-1], "profile": [0], "profiles": [{}]}
-    )
+    limits.replace(Request(names=["nobody"], runs=[1], left_ms=[-1], profile=[0], profiles=[{}]))
 
     assert [NEVER, NEVER, NEVER, 1] == [limits.of_worker(ws).runs for ws in WORKERS]
     assert not limits.are_exact
@@ -111,7 +109,7 @@ def test_what_makes_no_sense_changes_nothing(
 ) -> None:
     rules = limits.rules
     with pytest.raises(Malformed, match=said):
-        limits.replace({**REQUEST, **wrong})
+        limits.replace(Request({**REQUEST, **wrong}))
 
     assert 5 == limits.of_worker(WORKERS[1]).runs
     assert (rules, 3) == (limits.rules, limits.cordons)
