@@ -18,7 +18,7 @@ from dask_adaptive_agent import wire
 from dask_adaptive_agent.loading.attach import install, uninstall
 from support.agent_cluster import with_agent
 from support.agent_fakes import fake_worker
-from support.agent_quota import limit_ends, meters, notes
+from support.agent_quota import limit, limit_ends, meters, notes
 from support.agent_work import RUNS, ask, pin, running, slow, until
 
 #: With and without a queue in the scheduler.
@@ -371,6 +371,23 @@ async def test_who_is_too_short_for_the_head_of_the_queue_runs_what_fits(c, s, a
     await Event("long enough").set()
     await wait(longs)
     assert {str(b.name)} == ran_on(s, longs)
+
+
+@with_agent(nthreads=[("127.0.0.1", 4), ("127.0.0.1", 1)])
+async def test_who_is_too_short_is_given_no_more_than_an_exact_quota_allows(c, s, a, b) -> None:
+    """It has four threads for what fits, and three runs left."""
+    await c.submit(long, "first", key="long-0", workers=[b.address], allow_other_workers=True)
+    s.task_prefixes["long"].duration_average = LONG_S
+    await limit(s, [a], 3, left_ms=int(LEFT_S * 1000), exact=True)
+    longs = c.map(long, range(12))
+    await until(lambda: s.queued and s.workers[a.address] not in s.running)
+
+    short = c.map(brief, range(20), key="brief")
+    await until(lambda: 3 <= a.state.executed_count)
+    await Event("long enough").set()
+    await wait(longs + short)
+
+    assert 3 == a.state.executed_count
 
 
 @with_agent()

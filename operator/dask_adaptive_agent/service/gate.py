@@ -171,10 +171,10 @@ class Gate:
 
     def offer(self, fits: Callable[[TaskState], bool]) -> None:
         """Give the worker, who must not be frozen, some tasks of the queue for its free threads."""
-        queued: Any = self.scheduler.queued
-        if not queued or self._free <= 0 or self.reported != Status.running:
+        queued, most = self.scheduler.queued, min(self._free, self.agent.cordons.room(self.ws))
+        if not queued or most <= 0 or self.reported != Status.running:
             return
-        for ts in [ts for ts in queued.peekn(OFFERED) if fits(ts)][: self._free]:
+        for ts in [ts for ts in queued.peekn(OFFERED) if fits(ts)][:most]:
             with self._in_running():
                 self.scheduler.transitions({ts.key: "processing"}, self._stimulus())
 
