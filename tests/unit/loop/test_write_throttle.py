@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -11,29 +12,25 @@ from dask_adaptive.loop.status import Condition, GroupRow, Status, WorkerRow
 from dask_adaptive.model.plan import Decision
 from dask_adaptive.model.reason import Reason
 from support.fake_cluster import FakeCluster, completed
+from support.tables import table
 
 CONDITION = Condition("Ready", True, Reason.RECONCILED, "")
 GROUP = GroupRow("g", 4, 4, 4, 4, 0, Reason.RECONCILED, "")
 
 
-def test_that_workers_were_asked_for_is_told_by_an_event_and_a_little_later() -> None:
+@table(
+    "go_on",
+    a_little_later=lambda fake: fake.steps(1, after_s=STATUS_EVERY_S),
+    as_the_process_stops=lambda fake: completed(fake.loop.flush()),
+)
+def test_that_workers_were_asked_for_is_told_by_an_event_and_later(go_on: Any) -> None:
     fake = FakeCluster(1, target=1)
     fake.step()
     fake.target = 3
     fake.step(after_s=1.0)
     assert "event" in fake.calls
     assert [1] == [status.desired for status in fake.statuses]
-    fake.steps(1, after_s=STATUS_EVERY_S)
-
-    assert [1, 3] == [status.desired for status in fake.statuses]
-
-
-def test_a_process_that_stops_writes_what_waits() -> None:
-    fake = FakeCluster(1, target=1)
-    fake.step()
-    fake.target = 3
-    fake.step(after_s=1.0)
-    completed(fake.loop.flush())
+    go_on(fake)
 
     assert [1, 3] == [status.desired for status in fake.statuses]
 
