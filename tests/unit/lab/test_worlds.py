@@ -215,6 +215,19 @@ worlds = st.one_of(
         2.0, loops=37, start_s=0.5, workers=(3, 3),
     )
 )  # fmt: skip
+# A group of a higher priority leaves the others their minimums.
+@example(
+    World(
+        {
+            "maxReplicas": 2,
+            "workerGroups": [
+                {"name": GPU, "maxReplicas": 2, "priority": 1},
+                {"name": GROUP, "maxReplicas": 2, "minReplicas": 1},
+            ],
+        },
+        1e6, loops=3, start_s=0.5,
+    )
+)  # fmt: skip
 # Passes, which are the looks at a queue, are not as frequent as workers are quick to start.
 @example(
     World(
@@ -232,7 +245,8 @@ def test_over_200_passes(world: World) -> None:
 
 
 @pytest.mark.thorough
-@settings(max_examples=3000, deadline=None, suppress_health_check=list(HealthCheck))
+@pytest.mark.timeout(900)
+@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 @given(worlds)
 def test_over_200_passes_of_very_many_worlds(world: World) -> None:
     test_over_200_passes.hypothesis.inner_test(world)

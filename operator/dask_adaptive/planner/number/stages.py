@@ -154,7 +154,10 @@ def _shared(drafts: Sequence[Draft], context: PassContext) -> Sequence[Draft]:
         maximum = policy.max_replicas
         desired = {d.name: min(d.number, d.there) for d in drafts}
         floor = {d.name: min(desired[d.name], d.bounds.minimum) for d in drafts}
-    numbers = shared(desired, [d.bounds for d in drafts], floor, maximum)
+    bounds = [d.bounds for d in drafts]
+    # A minimum goes before what a higher priority wants more of.
+    minimums = {d.name: max(floor[d.name], min(d.number, d.bounds.minimum)) for d in drafts}
+    numbers = shared(desired, bounds, shared(minimums, bounds, floor, maximum), maximum)
     return [_limited(draft, numbers[draft.name], policy.max_replicas) for draft in drafts]
 
 
