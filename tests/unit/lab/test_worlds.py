@@ -99,10 +99,14 @@ def watched(world: World) -> list[Seen]:
         is_empty, cluster.was_empty = cluster.was_empty or not cluster.ready.total(), False
         result = completed(loop.one_pass(policy))
         bounds = {b.name: b for b in result.policy.bounds(GROUP)}
-        for group in result.plan.groups:  # a minimum is come to no faster than maxPending allows
-            mine = bounds[group.group]
-            assert group.desired <= mine.maximum
-            assert policy.behavior.scale_up.max_pending or mine.minimum <= group.desired
+        groups = result.plan.groups
+        assert all(g.desired <= bounds[g.group].maximum for g in groups)
+        # A minimum is come to no faster than maxPending allows, and takes nobody's place.
+        if policy.behavior.scale_up.max_pending is None and any(
+            g.desired < bounds[g.group].minimum for g in groups
+        ):
+            assert len(cluster.workers) >= policy.max_replicas
+            assert all(g.desired <= g.current for g in groups)
         groups = [g for g in result.plan.groups if g.desired < bounds[g.group].maximum]
         # One beyond its group's maximum takes a place of all groups for as long as it is busy.
         is_full = has_own and len(cluster.workers) >= policy.max_replicas

@@ -228,6 +228,8 @@ def _is_doomed(w: ObservedWorker) -> bool:
 @given(seeds)
 @example(4347)  # desired last, 8, were not there when a recycle began and a pause held "all"
 @example(17313)  # nor did those of another group take places of the cluster's limit
+@example(650)  # a pause of growth takes nobody away from a minimum
+@example(22172)  # nor does what is beyond the limit of all groups
 @example(57187)  # a group with stuck workers is not taken below its minimum, or to -1
 def test_bounds_hold(seed: int) -> None:
     case, decided, known = planned(seed)

@@ -152,7 +152,7 @@ def _shared(drafts: Sequence[Draft], context: PassContext) -> Sequence[Draft]:
     floor = {d.name: min(d.number, max(d.there - stuck[d.name], least[d.name])) for d in drafts}
     if sum(floor.values()) > policy.max_replicas:
         maximum = policy.max_replicas
-        desired = {d.name: min(d.number, d.there) for d in drafts}
+        desired = {d.name: min(d.number, max(d.there, least[d.name])) for d in drafts}
         floor = {d.name: min(desired[d.name], d.bounds.minimum) for d in drafts}
     bounds = [d.bounds for d in drafts]
     # A minimum goes before what a higher priority wants more of.
@@ -170,7 +170,9 @@ def _limited(draft: Draft, number: int, maximum: int) -> Draft:
 
 
 def _paused(draft: Draft, context: PassContext) -> Draft:
-    step = paused_step(draft.number, draft.standing, context.observed.pause)
+    # Of those that serve none goes while more are wanted, however few were desired last.
+    held = max(draft.standing, min(draft.number, draft.workers.serving))
+    step = paused_step(draft.number, held, context.observed.pause)
     # What people hold is needed, and no more than that.
     return draft if step is None else replace(draft.at(step), floor=step)
 
