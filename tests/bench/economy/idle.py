@@ -131,7 +131,7 @@ def page(results: Results) -> str:
         "13 made-up workloads in simulated time, with `idleTimeout: Auto`, with fixed times, and",
         "with hindsight, which knows all pauses: it releases a worker at once, unless the worker",
         "is needed again before its return would have cost more. It takes them from another run,",
-        "so it can miss some: under `steady` it costs more than fixed times.",
+        "so it can miss some: under `short pauses` it costs more than `Auto`.",
         "Made by `make bench-idle`.",
         "",
         "![Worker-hours against the waiting of tasks, relative to hindsight](idle.svg)",

@@ -3,7 +3,7 @@
 
 Keeping costs the time until it is needed again; letting it go costs its return: the new worker is
 paid for meanwhile, and work waits for it. Who keeps it for as long as the return takes never pays
-more than three times what hindsight would have paid, and on made-up work 1.18 times as much; twice
+more than three times what hindsight would have paid, and on made-up work 1.19 times as much; twice
 as long would be twice and 1.32 (docs/benchmarks/idle.md): most pauses are long.
 
 Source:
