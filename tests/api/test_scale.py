@@ -20,6 +20,7 @@ from bench.scale.upstream import Upstream
 from dask_adaptive.kube.api import KubeApi
 from dask_adaptive.scheduler.link import connect
 from dask_adaptive_agent import wire
+from dask_adaptive_agent.protocol.requests import Request
 from support.kube_operator import running, until
 from support.kube_server import Kubectl
 
@@ -98,8 +99,8 @@ def test_simulated_schedulers_say_what_agents_say() -> None:
     scheduler = SimulatedScheduler()
     scheduler.join([("a", "tcp://10.0.0.1:1"), ("b", "tcp://10.0.0.2:1")])
     scheduler.load(1)
-    scheduler._retire({"names": ["b"], "reason": "Underutilized"})
-    snapshot = scheduler._observe({"meters": True, "demand": True})
+    scheduler._retire(Request(names=["b"], reason="Underutilized"))
+    snapshot = scheduler._observe(Request(meters=True, demand=True))
 
     assert fields(wire.Snapshot) == set(snapshot)
     assert fields(wire.Columns) == set(snapshot["workers"])
@@ -110,4 +111,4 @@ def test_simulated_schedulers_say_what_agents_say() -> None:
     assert fields(wire.DemandPart) == set(snapshot["demand"] or {})
     assert fields(wire.PrefixColumns) == set((snapshot["demand"] or {})["prefixes"])
     assert fields(wire.RetirementRow) == set(snapshot["retirements"][0])
-    assert fields(wire.HelloAnswer) == set(scheduler._hello({}))
+    assert fields(wire.HelloAnswer) == set(scheduler._hello(Request()))
