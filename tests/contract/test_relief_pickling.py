@@ -427,6 +427,17 @@ def test_a_large_partial_of_a_named_function_is_kept(told: Told) -> None:
     assert 2 == reused() - before
 
 
+def test_a_partial_of_what_a_script_consists_of_is_kept(told: Told) -> None:
+    """It has hundreds of small parts, and cloudpickle takes three times as long as comparing."""
+    script = as_on_scheduler({name: SCRIPT[name] for name in ("task", "Config")})
+    task = spec(functools.partial(script["task"], script["Config"]()), 1)
+    before = PICKLES.counts()["left_to_stock"]
+
+    for _ in range(9):
+        frames(task)
+    assert 1 == PICKLES.counts()["left_to_stock"] - before
+
+
 def test_modules_registered_by_value_are_left_to_stock(told: Told) -> None:
     before, function = reused(), adder(1)
     cloudpickle.register_pickle_by_value(pathlib)

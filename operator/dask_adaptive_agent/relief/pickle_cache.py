@@ -42,8 +42,9 @@ MOST_BYTES = 64 * 2**20
 #: A larger pickle is not kept.
 LARGEST = 16 * 2**20
 #: A partial that pickles to less is not worth a pickle of its own, nor is one of fewer bytes for
-#: each part that is compared: numbers are pickled faster.
-LEAST_PARTIAL, LEAST_OF_PART = 2000, 16
+#: each part that is compared: numbers are pickled faster. Cloudpickle takes as long for a callable
+#: by value as for so many bytes.
+LEAST_PARTIAL, LEAST_OF_PART, BY_VALUE = 2000, 16, 8000
 #: The weight of each object in a pickle, and of each noted part of one, beside its bytes.
 WEIGHT_OF_EACH, WEIGHT_OF_PART = 200, 8
 
@@ -303,7 +304,8 @@ class KeptPickle:
         n_parts = sum(len(then) for _, _, then in self.checks)
         self.weight = len(self.data) + WEIGHT_OF_EACH * maker.n_met + WEIGHT_OF_PART * n_parts
         require(self.weight <= MOST_BYTES // 2)
-        require(type(root) is not partial or n_parts * LEAST_OF_PART <= len(self.data))
+        worth = len(self.data) + BY_VALUE * self.is_by_value
+        require(type(root) is not partial or n_parts * LEAST_OF_PART <= worth)
         self.n_uses = 0
 
     def _shareable(self, root: Any) -> frozenset[int]:
