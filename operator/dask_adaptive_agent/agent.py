@@ -275,9 +275,8 @@ class Agent:
     def in_service(self, workers: Collection[WorkerState] | None = None) -> list[WorkerState]:
         """Those of `workers` (None: all, in the scheduler's order) that do not leave."""
         scheduler, leaving = self.scheduler, self.out_of_service()
-        staying = list(scheduler.workers.values() if workers is None else workers)
-        if leaving:
-            staying = [ws for ws in staying if ws.address not in leaving]
+        among = scheduler.workers.values() if workers is None else workers
+        staying = [ws for ws in among if ws.address not in leaving]
         # Scheduler.running is kept in step with statuses, and enums hash in Python code.
         if len(scheduler.running) < len(staying):
             staying = [ws for ws in staying if ws in scheduler.running or ws.status not in LEAVING]

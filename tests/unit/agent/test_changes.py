@@ -24,6 +24,7 @@ from dask_adaptive_agent.protocol.changes import (
     Signs,
     Watch,
 )
+from support.tables import table
 
 QUIET = Signs(events=(0,), load=(100, 0), activity=(0,))
 
@@ -66,18 +67,16 @@ def moment(monkeypatch: pytest.MonkeyPatch) -> Moment:
     return Moment(monkeypatch)
 
 
-@pytest.mark.parametrize(
-    ("signs", "after_s"),
-    [
-        pytest.param(QUIET, 60.0, id="nothing"),
-        pytest.param(QUIET._replace(events=(1,)), GAP_S, id="an-event"),
-        pytest.param(QUIET._replace(load=(130, 0)), GAP_S, id="more-tasks"),
-        pytest.param(QUIET._replace(load=(100, 1)), GAP_S, id="the-first-queued-one"),
-        pytest.param(QUIET._replace(load=(110, 0)), 60.0, id="no-more-tasks-worth-the-name"),
-        pytest.param(QUIET._replace(activity=(1,)), GAP_S, id="little-happens"),
-        pytest.param(QUIET._replace(is_busy=True), GROWN_S, id="tasks-run-on"),
-        pytest.param(None, GROWN_S, id="nobody-knows"),
-    ],
+@table(
+    "signs, after_s",
+    nothing=(QUIET, 60.0),
+    an_event=(QUIET._replace(events=(1,)), GAP_S),
+    more_tasks=(QUIET._replace(load=(130, 0)), GAP_S),
+    the_first_queued_one=(QUIET._replace(load=(100, 1)), GAP_S),
+    no_more_tasks_worth_the_name=(QUIET._replace(load=(110, 0)), 60.0),
+    little_happens=(QUIET._replace(activity=(1,)), GAP_S),
+    tasks_run_on=(QUIET._replace(is_busy=True), GROWN_S),
+    nobody_knows=(None, GROWN_S),
 )
 def test_what_is_worth_an_answer(moment: Moment, signs: Signs | None, after_s: float) -> None:
     moment.signs = signs

@@ -2,35 +2,29 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_adaptive_agent.shuffle.delay import Coming, pays
 from dask_adaptive_agent.shuffle.runs import Work
+from support.tables import table
 
 
-@pytest.mark.parametrize(
-    ("work", "threads", "coming", "most_s", "expected"),
-    [
-        pytest.param(Work(50, 50), 1, [Coming(5, 6)], 60, True, id="one-worker-five-more-in-6-s"),
-        pytest.param(Work(50, 50), 1, [], 60, False, id="nobody-comes"),
-        pytest.param(Work(50, 50), 1, [Coming(5, 61)], 60, False, id="later-than-it-may-wait"),
-        pytest.param(Work(0, 2), 1, [Coming(5, 6)], 60, False, id="done-before-they-come"),
-        pytest.param(Work(50, 0), 1, [Coming(5, 6)], 60, False, id="no-outputs-to-share"),
-        pytest.param(Work(500, 500), 100, [Coming(1, 1)], 60, False, id="one-more-of-many"),
-        pytest.param(Work(500, 500), 100, [Coming(100, 1)], 60, True, id="twice-as-many-soon"),
-        pytest.param(
-            Work(50, 50), 1, [Coming(1, 50), Coming(5, 6)], 60, True, id="not-for-the-last-one"
-        ),
-        pytest.param(
-            Work(500, 500), 1, [Coming(5, 6), Coming(5, 8)], 60, True, id="for-all-that-come-soon"
-        ),
-        pytest.param(Work(50, 50), 0, [Coming(5, 6)], 60, False, id="nobody-there-to-compare-with"),
-        pytest.param(Work(50, 50), 1, [Coming(0, 6)], 60, False, id="no-threads-come"),
-        pytest.param(Work(50, 50), 1, [Coming(5, 0)], 60, False, id="there-already"),
-        pytest.param(Work(50, 50), 1, [Coming(5, 6)], 0, False, id="may-not-wait"),
-    ],
+@table(
+    "work, threads, coming, most_s, expected",
+    one_worker_five_more_in_6_s=(Work(50, 50), 1, [Coming(5, 6)], 60, True),
+    nobody_comes=(Work(50, 50), 1, [], 60, False),
+    later_than_it_may_wait=(Work(50, 50), 1, [Coming(5, 61)], 60, False),
+    done_before_they_come=(Work(0, 2), 1, [Coming(5, 6)], 60, False),
+    no_outputs_to_share=(Work(50, 0), 1, [Coming(5, 6)], 60, False),
+    one_more_of_many=(Work(500, 500), 100, [Coming(1, 1)], 60, False),
+    twice_as_many_soon=(Work(500, 500), 100, [Coming(100, 1)], 60, True),
+    not_for_the_last_one=(Work(50, 50), 1, [Coming(1, 50), Coming(5, 6)], 60, True),
+    for_all_that_come_soon=(Work(500, 500), 1, [Coming(5, 6), Coming(5, 8)], 60, True),
+    nobody_there_to_compare_with=(Work(50, 50), 0, [Coming(5, 6)], 60, False),
+    no_threads_come=(Work(50, 50), 1, [Coming(0, 6)], 60, False),
+    there_already=(Work(50, 50), 1, [Coming(5, 0)], 60, False),
+    may_not_wait=(Work(50, 50), 1, [Coming(5, 6)], 0, False),
 )
 def test_whether_it_pays_to_wait(
     work: Work, threads: int, coming: list[Coming], most_s: float, expected: bool

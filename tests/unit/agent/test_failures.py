@@ -9,6 +9,7 @@ import pytest
 from dask_adaptive_agent.quotas import failures
 from dask_adaptive_agent.quotas.failures import Failures, Record
 from dask_adaptive_agent.quotas.worker_limits import MOST_FAILURES
+from support.tables import table
 
 
 class World:
@@ -81,14 +82,12 @@ def test_a_task_that_failed_long_ago_speaks_for_nobody() -> None:
     assert [0, 1] == world.counts()[:2]
 
 
-@pytest.mark.parametrize(
-    ("workers", "on", "keys", "counts"),
-    [
-        pytest.param(4, [0, 1], "abcd", True, id="half-is-not-most"),
-        pytest.param(4, [0, 1, 2], "abcd", False, id="most"),
-        pytest.param(3, [0, 1], "abcd", False, id="two-of-three"),
-        pytest.param(2, [0, 1], "abcd", True, id="too-few-to-tell"),
-    ],
+@table(
+    "workers, on, keys, counts",
+    half_is_not_most=(4, [0, 1], "abcd", True),
+    most=(4, [0, 1, 2], "abcd", False),
+    two_of_three=(3, [0, 1], "abcd", False),
+    too_few_to_tell=(2, [0, 1], "abcd", True),
 )
 def test_what_fails_on_most_workers_is_the_fault_of_the_code(
     workers: int, on: list[int], keys: str, counts: bool

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import pytest
-
 from dask_adaptive_agent import wire
 from dask_adaptive_agent.protocol.operator_side import OperatorLease, OperatorPlans
 from dask_adaptive_agent.protocol.requests import Request
 from support.agent_cluster import StillClock
+from support.tables import table
 
 LEASE_S = 300.0
 
@@ -66,16 +65,14 @@ def test_arrivals_count_down() -> None:
     assert [(2, 0.0), (3, 40.0)] == plans.arriving
 
 
-@pytest.mark.parametrize(
-    ("expected_s", "later_s", "left"),
-    [
-        pytest.param(0, 30, 1, id="overdue-within-grace"),
-        pytest.param(0, 30.1, 0, id="overdue-beyond-grace"),
-        pytest.param(10, 40, 1, id="short-expectation-within-grace"),
-        pytest.param(10, 40.1, 0, id="short-expectation-beyond-grace"),
-        pytest.param(60, 180, 1, id="long-expectation-within-twice-that"),
-        pytest.param(60, 180.1, 0, id="long-expectation-beyond-twice-that"),
-    ],
+@table(
+    "expected_s, later_s, left",
+    overdue_within_grace=(0, 30, 1),
+    overdue_beyond_grace=(0, 30.1, 0),
+    short_expectation_within_grace=(10, 40, 1),
+    short_expectation_beyond_grace=(10, 40.1, 0),
+    long_expectation_within_twice_that=(60, 180, 1),
+    long_expectation_beyond_twice_that=(60, 180.1, 0),
 )
 def test_who_is_long_overdue_is_given_up(expected_s: int, later_s: float, left: int) -> None:
     plans = OperatorPlans(clock := StillClock())

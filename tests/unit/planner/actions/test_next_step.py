@@ -51,7 +51,6 @@ A, B, D = busy("a"), busy("b"), busy("d", node_terminating="cordoned")
 LEAVES = worker("c", leaving=Leaving.DRAINING)
 LEAVES_TOO = replace(LEAVES, name="e", dask_names=("e",), sole_bytes=9)
 DRAINED = worker("g", leaving=Leaving.DRAINED)
-MAKES_ROOM = worker("r", leaving_reason=Reason.TASK_QUOTA)
 
 
 def asked(number: int, reason: Reason, message: str) -> SetReplicas:
