@@ -7,15 +7,14 @@ README shows only what is current.
 
 from __future__ import annotations
 
-import ast
 import hashlib
-import io
 import json
-import tokenize
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from support.source import code
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "docs/benchmarks"
@@ -26,7 +25,6 @@ MEASURED = {
     "scale": ("dask_adaptive",),
     "upstream": ("dask_adaptive/planner", "dask_adaptive_agent/demand"),
 }
-DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 OLD = "†: the code that it measures has changed since."
 
 Row = dict[str, Any]
@@ -38,23 +36,8 @@ def digest(page: str) -> str:
     found = hashlib.sha256()
     for folder in MEASURED[page]:
         for file in sorted((ROOT / "operator" / folder).rglob("*.py")):
-            found.update(code(file.read_text()).encode())
+            found.update("\n".join(filter(None, code(file.read_text()))).encode())
     return found.hexdigest()[:12]
-
-
-def code(text: str) -> str:
-    """A module without comments, docstrings and blank lines, whatever Python reads it."""
-    lines = text.splitlines()
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type == tokenize.COMMENT:
-            row, column = token.start
-            lines[row - 1] = lines[row - 1][:column]
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
-            docstring = node.body[0]
-            for row in range(docstring.lineno - 1, docstring.end_lineno or 0):
-                lines[row] = ""
-    return "\n".join(line.rstrip() for line in lines if line.strip())
 
 
 def is_current(row: Row, page: str) -> bool:

@@ -12,6 +12,7 @@ import pytest
 from bench import pages
 from bench.relief import report as relief
 from bench.scale import report as scale
+from support.source import code
 
 sys.path.insert(0, str(Path(relief.__file__).parents[1]))  # where `make bench-upstream` finds it
 from upstream import report as upstream
@@ -71,4 +72,4 @@ def test_a_row_whose_code_has_changed_leaves_the_readme_and_is_marked_on_its_pag
     ],
 )
 def test_comments_and_docstrings_make_no_figure_old(text: str, is_same: bool) -> None:
-    assert (pages.code("x = 1\n") == pages.code(text)) is is_same
+    assert (code("x = 1\n") == code(text)) is is_same

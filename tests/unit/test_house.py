@@ -23,6 +23,9 @@ from typing import Any
 import pytest
 import yaml
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # where it is run as a script
+from support.source import code
+
 ROOT = Path(__file__).resolve().parents[2]
 OPERATOR = ROOT / "operator"
 TOUR = ROOT / "docs/explanation/tour.md"
@@ -43,27 +46,13 @@ FOLDERS = (
     "tests",
 )
 LIMITS = Path(__file__).with_name("house_limits.json")
-NO_CODE = {
-    tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT,
-    tokenize.ENCODING, tokenize.ENDMARKER,
-}  # fmt: skip
-DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 @cache
 def code_lines(file: Path) -> int:
-    """Lines that hold code: no blanks, comments or docstrings, so that a reason costs nothing."""
+    """Lines that hold code, so that a reason costs nothing."""
     with tokenize.open(file) as opened:
-        text = opened.read()
-    lines: set[int] = set()
-    for token in tokenize.generate_tokens(iter(text.splitlines(keepends=True)).__next__):
-        if token.type not in NO_CODE:
-            lines.update(range(token.start[0], token.end[0] + 1))
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
-            docstring = node.body[0]
-            lines -= set(range(docstring.lineno, (docstring.end_lineno or 0) + 1))
-    return len(lines)
+        return len(code(opened.read()))
 
 
 def schema_leaves(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
