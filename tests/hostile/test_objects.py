@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from dask_adaptive.controller.annotated_policies import AnnotatedPolicies
@@ -238,6 +238,7 @@ def test_what_cannot_be_read_is_counted_and_named_and_harms_nobody(
 
 @cases
 @given(recipes())
+@example(("ResourceQuota", [(("spec", "scopes"), len(HOSTILE) - 2)]))  # too deep to be looked up
 def test_a_clusters_own_pass_says_it_in_words(recipe: Recipe) -> None:
     """What can be read must make sense to whoever looks at the cluster: only such errors."""
     world = ko.world_of(*ko.one_of_each(EVIL))

@@ -271,14 +271,14 @@ class ServiceObject:
 
 def parse_meta(body: Mapping[str, Any]) -> Meta:
     meta = body["metadata"]
-    name = _text(meta["name"])
+    name = as_text(meta["name"])
     if not name:
         raise ValueError("metadata.name is empty")
     version = str(meta.get("resourceVersion", ""))
     return Meta(
         namespace=sys.intern(meta.get("namespace", "")),
         name=name,
-        uid=_text(meta.get("uid", "")),
+        uid=as_text(meta.get("uid", "")),
         created_at=read_instant(meta.get("creationTimestamp") or "") or 0.0,
         deleting=bool(meta.get("deletionTimestamp")),
         version=int(version) if version.isdecimal() and len(version) <= _DIGITS else 0,
@@ -292,16 +292,23 @@ def text_at(body: Any, *path: str) -> str:
     return body if isinstance(body, str) else ""
 
 
-def _text(value: Any) -> str:
+def as_text(value: Any) -> str:
     """What other clusters' are sorted and compared with must be a text."""
     if not isinstance(value, str):
         raise TypeError(f"a text is expected, not {value!r:.40}")
     return value
 
 
+def as_texts(value: Any) -> tuple[str, ...]:
+    """A list of texts, or none: what is iterated over must not be one long text."""
+    if not isinstance(value or [], list):
+        raise TypeError(f"a list is expected, not {value!r:.40}")
+    return tuple(map(as_text, value or ()))
+
+
 def _labels(body: Mapping[str, Any]) -> Mapping[str, str]:
     labels = body["metadata"].get("labels") or {}
-    return {_text(name): _text(value) for name, value in labels.items()}
+    return {as_text(name): as_text(value) for name, value in labels.items()}
 
 
 def labelled_key(body: Mapping[str, Any]) -> ClusterKey:
@@ -320,12 +327,12 @@ def parse_policy_object(body: Mapping[str, Any]) -> PolicyObject:
     owners = body["metadata"].get("ownerReferences") or [{}]
     return PolicyObject(
         meta=meta,
-        key=ClusterKey(meta.namespace, _text((spec.get("clusterRef") or {}).get("name", ""))),
+        key=ClusterKey(meta.namespace, as_text((spec.get("clusterRef") or {}).get("name", ""))),
         spec_json=msgspec.json.encode(spec),
         generation=body["metadata"].get("generation", 0),
-        controller=_text(spec.get("controllerName") or DEFAULT_CONTROLLER),
+        controller=as_text(spec.get("controllerName") or DEFAULT_CONTROLLER),
         managed_by=_labels(body).get(MANAGED_BY, ""),
-        owner_uid=_text(owners[0].get("uid", "")),
+        owner_uid=as_text(owners[0].get("uid", "")),
         status_json=msgspec.json.encode(body.get("status") or {}),
         asks=read_notes(body["metadata"], f"AdaptivePolicy {meta.name}"),
     )
@@ -337,7 +344,7 @@ def parse_budget_object(body: Mapping[str, Any]) -> BudgetObject:
         parse_meta(body),
         spec_json=msgspec.json.encode(spec),
         generation=body["metadata"].get("generation", 0),
-        controller=_text(spec.get("controllerName") or DEFAULT_CONTROLLER),
+        controller=as_text(spec.get("controllerName") or DEFAULT_CONTROLLER),
         status_json=msgspec.json.encode(body.get("status") or {}),
     )
 
@@ -349,14 +356,14 @@ def parse_cluster(body: Mapping[str, Any]) -> ClusterObject:
     return ClusterObject(
         meta=meta,
         key=ClusterKey(meta.namespace, meta.name),
-        notes=tuple((name.removeprefix(PREFIX), _text(annotations[name])) for name in ours),
+        notes=tuple((name.removeprefix(PREFIX), as_text(annotations[name])) for name in ours),
         asks=read_notes(body["metadata"], f"DaskCluster {meta.name}"),
     )
 
 
 def parse_group(body: Mapping[str, Any]) -> GroupObject:
     meta, spec = parse_meta(body), body.get("spec") or {}
-    key = ClusterKey(meta.namespace, _text(spec.get("cluster", "")))
+    key = ClusterKey(meta.namespace, as_text(spec.get("cluster", "")))
     worker = spec.get("worker") or {}
     name = f"DaskWorkerGroup {meta.name}"
     # A group other than the default one is a person's own object, whatever labels it has.
@@ -381,10 +388,10 @@ def parse_autoscaler(body: Mapping[str, Any]) -> AutoscalerObject:
     notes = body["metadata"].get("annotations") or {}
     return AutoscalerObject(
         meta,
-        ClusterKey(meta.namespace, _text(spec.get("cluster", ""))),
+        ClusterKey(meta.namespace, as_text(spec.get("cluster", ""))),
         minimum=int(spec.get("minimum") or 0),
         maximum=int(spec.get("maximum") or 0),
-        adopt=_text(notes[ADOPT]) if ADOPT in notes else None,
+        adopt=as_text(notes[ADOPT]) if ADOPT in notes else None,
         # What can't be read is ours all the same: it was never at rest, and is written anew.
         adopted_at=(read_instant(notes[ADOPTED]) or 0.0) if ADOPTED in notes else None,
         rests_until=_seconds(notes.get(COOLDOWN)),
@@ -423,7 +430,7 @@ def parse_pod(body: Mapping[str, Any]) -> PodObject:
         meta=meta,
         key=labelled_key(body),
         worker=_deployment_of(body),
-        addresses=tuple(_text(ip) for ip in ips if ip),
+        addresses=tuple(as_text(ip) for ip in ips if ip),
         waiting=pod_waiting(body),
         node=sys.intern(spec.get("nodeName") or ""),
         host_network=bool(spec.get("hostNetwork")),
@@ -459,7 +466,7 @@ def parse_served_namespace(body: Mapping[str, Any]) -> ServedNamespace:
 def parse_service(body: Mapping[str, Any]) -> ServiceObject:
     spec = body.get("spec") or {}
     ports = {p.get("name", ""): int(p["port"]) for p in spec.get("ports") or []}
-    ip = _text(spec.get("clusterIP") or "")
+    ip = as_text(spec.get("clusterIP") or "")
     return ServiceObject(
         meta=parse_meta(body),
         key=labelled_key(body),

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dask_adaptive.kube.objects import Meta, OfNoCluster, parse_meta
+from dask_adaptive.kube.objects import Meta, OfNoCluster, as_text, as_texts, parse_meta
 from dask_adaptive.kube.worker_pods import Costs, Shape, thousandths
 from dask_adaptive.model.amounts import format_bytes
 from dask_adaptive.model.scaling import Room
@@ -46,9 +46,12 @@ class QuotaObject(OfNoCluster):
 
 def parse_quota(body: Mapping[str, Any]) -> QuotaObject:
     spec, status = body.get("spec") or {}, body.get("status") or {}
-    plain = [Scope(name) for name in spec.get("scopes") or ()]
+    plain = [Scope(name) for name in as_texts(spec.get("scopes"))]
     terms = (spec.get("scopeSelector") or {}).get("matchExpressions") or ()
-    selected = [Scope(t["scopeName"], t["operator"], tuple(t.get("values") or ())) for t in terms]
+    selected = [
+        Scope(as_text(t["scopeName"]), as_text(t["operator"]), as_texts(t.get("values")))
+        for t in terms
+    ]
     return QuotaObject(
         parse_meta(body),
         hard=_amounts(status.get("hard")),
@@ -117,7 +120,7 @@ def _holds(scope: Scope, shape: Shape) -> bool:
         "NotTerminating": not shape.ends,
         "BestEffort": shape.best_effort,
         "NotBestEffort": not shape.best_effort,
-    }.get(str(scope.name), False)
+    }.get(scope.name, False)
 
 
 def _holds_priority(scope: Scope, name: str) -> bool:

@@ -62,7 +62,7 @@ def test_without_quotas_nothing_is_known() -> None:
 
 
 def of_class(operator: str, *values: str) -> dict[str, Any]:
-    one = {"scopeName": "PriorityClass", "operator": operator, "values": values}
+    one = {"scopeName": "PriorityClass", "operator": operator, "values": list(values)}
     return {"scopeSelector": {"matchExpressions": [one]}}
 
 
