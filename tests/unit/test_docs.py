@@ -28,6 +28,8 @@ PAGES = sorted(
     for page in ROOT.glob(pattern)
 )
 
+CONTRIBUTING = [ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/contributing/*.md"))]
+
 #: `[text](target)`, in a line that is not code.
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
@@ -206,6 +208,20 @@ def test_make_is_called_with_targets_that_exist() -> None:
     for command in [*doc_commands(), *inline_commands()]:
         for words in re.findall(r"(?:^|[ `])make ((?:[a-z][\w-]* ?)+)", command.text):
             assert set(words.split()) <= known, f"{command.page}: {command.text}"
+
+
+@pytest.mark.parametrize("page", CONTRIBUTING, ids=names(CONTRIBUTING))
+def test_contributors_are_led_to_files_that_exist(page: Path) -> None:
+    """Paths stand in code: from the root, or from one of the packages that a page is about."""
+    roots = [ROOT, ROOT / "operator", *(p.parent for p in ROOT.glob("operator/*/__init__.py"))]
+    words = re.findall(
+        r"`([\w.*/-]+)`|^ *([\w./-]+/|[\w/]+\.py) {2,}", page.read_text(), re.MULTILINE
+    )
+    paths = {a or b for a, b in words if "/" in a + b or a.endswith((".py", ".md", ".yaml"))}
+
+    lost = [path for path in paths if not any(list(at.glob(path)) for at in roots)]
+    assert [] == sorted(lost)
+    assert len(paths) > 5
 
 
 def test_each_promise_of_security_names_tests_that_there_are() -> None:
