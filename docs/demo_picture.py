@@ -18,7 +18,7 @@ from rich.segment import Segment, Segments
 from dask_adaptive.loop.one_pass import PassResult
 from dask_adaptive.loop.ports import Event
 from dask_adaptive.loop.summary import worker_state
-from dask_adaptive.planner.actions.candidates import claims
+from dask_adaptive.planner.leave import claims
 from dask_adaptive_lab.cli.files import read_policy
 from dask_adaptive_lab.local import Machine
 from dask_adaptive_lab.rehearse.rehearsal import rehearse

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Mutation testing of the planner: change its code in one place at a time, and see whether a unit
 # test notices. Without arguments: all modules, from nothing, and docs/benchmarks/README.md is
-# written. mutation.sh MODULE...: only those (number.caps, memory, ...), over what the last run left; the
+# written. mutation.sh MODULE...: only those (caps, memory, ...), over what the last run left; the
 # table is printed. CHILDREN (2): mutants judged at a time. mutmut's settings: pyproject.toml.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -158,7 +158,7 @@ _ASKED = {"cluster": _cluster, "worker": _worker, "budget": _budget}
 async def _live(api: KubeApi, policy: PolicyView, access: Access) -> Live:
     from dask_adaptive.cli import cluster_now
     from dask_adaptive.loop.join import join
-    from dask_adaptive.planner.recycling.effective_quotas import with_walltimes
+    from dask_adaptive.planner.effective_quotas import with_walltimes
 
     key = ClusterKey(access.namespace, policy.cluster)
     scheduler = await cluster_now.observe_scheduler(api, key, access)
@@ -315,7 +315,7 @@ def _quotas(worker: ObservedWorker, live: Live) -> list[Sequence[str]]:
     Render how far a worker has used up its quotas. The status does not say it: it would be written
     with every task.
     """
-    from dask_adaptive.planner.recycling.quotas import quota_lines
+    from dask_adaptive.planner.quotas import quota_lines
 
     rules = live.policy.rules
     lines = (

@@ -14,7 +14,7 @@ from dask_adaptive.model.keys import default_group_of
 from dask_adaptive.model.plan import Decision
 from dask_adaptive.model.policy import InvalidPolicy, Policy, parse_policy
 from dask_adaptive.model.scaling import AUTO_S, GroupBounds
-from dask_adaptive.planner.number.idle_time import IdleTime
+from dask_adaptive.planner.context import IdleTime
 
 if TYPE_CHECKING:
     from dask_adaptive.kube.api import Json, KubeApi

@@ -20,8 +20,8 @@ from dask_adaptive.model.amounts import counted, format_bytes, format_duration, 
 from dask_adaptive.model.observed import ObservedCluster, ObservedWorker, Serving
 from dask_adaptive.model.past import Past
 from dask_adaptive.model.reason import Reason
-from dask_adaptive.planner.actions.candidates import VetoContext, veto
 from dask_adaptive.planner.context import Horizon
+from dask_adaptive.planner.leave import VetoContext, veto
 
 #: When a hold on a worker, a group or a cluster ends, by `Reason`.
 ENDS: Mapping[str, str] = {

@@ -25,7 +25,7 @@ from dask_adaptive.loop.status import Condition, GroupRow, HeldBy, Status, Worke
 from dask_adaptive.model.amounts import instant, read_instant
 from dask_adaptive.model.plan import KEPT, Decision, Step
 from dask_adaptive.model.reason import Reason
-from dask_adaptive.planner.number.idle_time import IdleTime
+from dask_adaptive.planner.context import IdleTime
 from dask_adaptive.text import plain
 
 _LONGEST = 1024  # characters of a message; Kubernetes allows 32768 in a condition

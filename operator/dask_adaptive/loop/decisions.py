@@ -30,7 +30,7 @@ from dask_adaptive.model.plan import (
 )
 from dask_adaptive.model.policy import Mode, Policy
 from dask_adaptive.model.reason import Reason
-from dask_adaptive.planner.number.floors import is_paused
+from dask_adaptive.planner.caps import is_paused
 
 #: What only carries on with something that was decided before.
 _CARRIES_ON = frozenset({Reason.REPLICAS_CORRECTED, Reason.DRAINED})

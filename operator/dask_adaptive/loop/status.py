@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from dask_adaptive.model.observed import ReliefState
 from dask_adaptive.model.plan import Decision
 from dask_adaptive.model.reason import Reason
-from dask_adaptive.planner.number.idle_time import IdleTime
+from dask_adaptive.planner.context import IdleTime
 
 #: Condition types, in the order in which they are shown.
 READY = "Ready"

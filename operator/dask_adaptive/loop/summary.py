@@ -29,10 +29,9 @@ from dask_adaptive.model.plan import Blocker, Decision, Delete, Outcome, Plan, R
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Quota, Recycle, RecyclePast, Replacing
-from dask_adaptive.planner.actions.candidates import pinned
-from dask_adaptive.planner.actions.groups import GroupWorkers, sort_workers
-from dask_adaptive.planner.context import scaled_groups
-from dask_adaptive.planner.number.idle_time import IdleTime
+from dask_adaptive.planner.context import IdleTime, scaled_groups
+from dask_adaptive.planner.groups import GroupWorkers, sort_workers
+from dask_adaptive.planner.leave import pinned
 from dask_adaptive.planner.plan import count_blockers
 
 #: So much of a quota used is reason to look again soon.

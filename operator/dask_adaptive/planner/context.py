@@ -1,14 +1,20 @@
-"""The input of one pass: one value that every part of the planner takes; and how long it holds."""
+"""
+The input of one pass: one value that every part of the planner takes; how long a plan holds; and
+what `idleTimeout: Auto` is now.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from statistics import median
 
+from dask_adaptive.model.amounts import format_duration
 from dask_adaptive.model.observed import Clocks, ObservedCluster, ObservedGroup
 from dask_adaptive.model.past import Past
 from dask_adaptive.model.policy import Policy
-from dask_adaptive.model.scaling import GroupBounds
+from dask_adaptive.model.scaling import AUTO_S, LEAST_S, MOST_S, GroupBounds
 
 #: No plan holds for less: a time that is rounded down must not have the same plan made for ever.
 TICK_S = 0.001
@@ -79,3 +85,70 @@ def scaled_groups(
     every = policy.bounds(observed.key.default_group)
     found = ((observed.group(bounds.name), bounds) for bounds in every)
     return tuple((group, bounds) for group, bounds in found if group is not None)
+
+
+#: Data moves to a worker at this rate, in bytes a second: a fifth of what 4 Gbit/s carry.
+BANDWIDTH = 100e6
+
+#: A worker takes as long to come as the median of so many before it.
+STARTS = 9
+
+
+@dataclass(frozen=True, slots=True)
+class IdleTime:
+    """
+    `idleTimeout: Auto`: an idle worker of a group is kept for as long as its return takes.
+
+    Keeping costs the time until it is needed again; letting it go costs its return: the new worker
+    is paid for meanwhile, and work waits for it. Who keeps it for as long as the return takes never
+    pays more than three times what hindsight would have paid, and on made-up work 1.19 times as
+    much; twice as long would be twice and 1.32 (docs/benchmarks/idle.md): most pauses are long.
+
+    Source:
+        The ski rental problem (Karlin, Manasse, Rudolph, Sleator 1988: Competitive snoopy caching).
+    """
+
+    start_s: float  # from asking for a worker until it serves; whole
+    move_s: float = 0.0  # until its share of the results has moved; whole
+
+    @property
+    def seconds(self) -> float:
+        return max(LEAST_S, min(self.start_s + self.move_s, MOST_S))
+
+    def __str__(self) -> str:
+        data = f" and the {self.move_s:.0f}s that its data take to move" if self.move_s else ""
+        bounds = f"within {LEAST_S:.0f}s and {format_duration(MOST_S)}"
+        return (
+            f"{self.seconds:.0f}s (Auto: the {self.start_s:.0f}s that a worker takes to"
+            f" start{data}, {bounds})"
+        )
+
+
+def in_numbers(
+    policy: Policy, observed: ObservedCluster, past: Past
+) -> tuple[Policy, Mapping[str, IdleTime]]:
+    """
+    The policy with a number wherever `Auto` stands, and what `Auto` is now, by group.
+
+    In a policy that is not put in numbers `Auto` is for ever: no worker of that group leaves.
+    """
+    scheduler = observed.scheduler
+    move_s = round(scheduler.results / max(1, len(scheduler.workers)) / BANDWIDTH)
+    default = observed.key.default_group
+    times = {
+        b.name: IdleTime(
+            # Of a cluster that is new the first waits for the scheduler, too: no mean.
+            math.ceil(median(past.of(b.name).starts or [past.recycle.ready_s])),
+            move_s,
+        )
+        for b in policy.bounds(default)
+        if b.idle_timeout_s == AUTO_S
+    }
+    if not times:
+        return policy, times
+    groups = tuple(
+        replace(g, idle_timeout_s=times[g.name].seconds) if g.name in times else g
+        for g in policy.worker_groups
+    )
+    seconds = times[default].seconds if default in times else policy.idle_timeout_s
+    return replace(policy, idle_timeout_s=seconds, worker_groups=groups), times

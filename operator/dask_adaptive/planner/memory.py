@@ -30,14 +30,13 @@ from dask_adaptive.model.plan import (
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import RecyclePast
-from dask_adaptive.planner.actions.groups import gap_of, with_worker_groups
-from dask_adaptive.planner.context import Horizon, PassContext
-from dask_adaptive.planner.number.behavior import BLIND_S, remembered
-from dask_adaptive.planner.number.capacity import SEEN_S, arrival_s, at_least_as_long, starts
-from dask_adaptive.planner.number.idle_time import STARTS
-from dask_adaptive.planner.recycling.budgets import HOUR_S
-from dask_adaptive.planner.recycling.effective_quotas import life_of
-from dask_adaptive.planner.recycling.quotas import paced_over_s
+from dask_adaptive.planner.behavior import BLIND_S, remembered
+from dask_adaptive.planner.budgets import HOUR_S
+from dask_adaptive.planner.capacity import SEEN_S, arrival_s, at_least_as_long, starts
+from dask_adaptive.planner.context import STARTS, Horizon, PassContext
+from dask_adaptive.planner.effective_quotas import life_of
+from dask_adaptive.planner.groups import gap_of, with_worker_groups
+from dask_adaptive.planner.quotas import paced_over_s
 
 #: A worker whose retirement was refused is not asked again for so long.
 REFUSED_S = 15.0

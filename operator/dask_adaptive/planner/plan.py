@@ -26,27 +26,27 @@ from dask_adaptive.model.policy import Mode, Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Limits
 from dask_adaptive.model.scaling import GroupBounds, IdleAction
-from dask_adaptive.planner.actions.external import sync_pins, tell_endings
-from dask_adaptive.planner.actions.groups import on_the_way, sort_workers, with_worker_groups
-from dask_adaptive.planner.actions.next_step import NextStep, next_step
-from dask_adaptive.planner.context import Horizon, PassContext, scaled_groups
-from dask_adaptive.planner.memory import is_blind, renewed
-from dask_adaptive.planner.number.demand import loads
-from dask_adaptive.planner.number.floors import (
+from dask_adaptive.planner.budgets import RecycleContext, left_this_hour
+from dask_adaptive.planner.caps import (
     deletion,
     fallback_floor,
     is_paused,
     paused_step,
     scheduled_floor,
 )
-from dask_adaptive.planner.number.stages import Draft, drafts_of, telling
-from dask_adaptive.planner.recycling.agent_limits import limits_for
-from dask_adaptive.planner.recycling.budgets import RecycleContext, left_this_hour
-from dask_adaptive.planner.recycling.select import (
+from dask_adaptive.planner.context import Horizon, PassContext, scaled_groups
+from dask_adaptive.planner.groups import on_the_way, sort_workers, with_worker_groups
+from dask_adaptive.planner.leave import sync_pins, tell_endings
+from dask_adaptive.planner.limits import limits_for
+from dask_adaptive.planner.load import loads
+from dask_adaptive.planner.memory import is_blind, renewed
+from dask_adaptive.planner.next_step import NextStep, next_step
+from dask_adaptive.planner.replace import (
     GroupRecycling,
     recycle_group,
     recycle_unscaled,
 )
+from dask_adaptive.planner.stages import Draft, drafts_of, telling
 
 #: Fewer workers that are away never stop anything: in a small cluster one is soon a large part.
 AWAY_LEAST = 3

@@ -20,7 +20,7 @@ from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Limits
 from dask_adaptive.model.scheduler_settings import flat
-from dask_adaptive.planner.actions.external import OWNER
+from dask_adaptive.planner.leave import OWNER
 from dask_adaptive.scheduler.calls import LONGEST, SchedulerCalls, lenient
 from dask_adaptive.scheduler.sent import (
     NOTHING,

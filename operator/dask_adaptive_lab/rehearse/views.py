@@ -20,7 +20,7 @@ from dask_adaptive.loop.summary import worker_state
 from dask_adaptive.model.amounts import format_duration
 from dask_adaptive.model.observed import Clocks, ObservedWorker
 from dask_adaptive.model.reason import Reason
-from dask_adaptive.planner.actions.candidates import claims
+from dask_adaptive.planner.leave import claims
 from dask_adaptive_lab.tally import Tally
 
 _COLOURS = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dask_adaptive.model.past import GroupPast
-from dask_adaptive.planner.number.idle_time import IdleTime
+from dask_adaptive.planner.context import IdleTime
 from support.fake_cluster import GROUP, FakeCluster
 
 

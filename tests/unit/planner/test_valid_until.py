@@ -42,10 +42,10 @@ from dask_adaptive.model.scaling import (
     ScaleDown,
 )
 from dask_adaptive.planner.context import TICK_S
+from dask_adaptive.planner.limits import IMMINENT_S
 from dask_adaptive.planner.memory import heard, remember
 from dask_adaptive.planner.plan import AGAIN_S, plan
-from dask_adaptive.planner.recycling.agent_limits import IMMINENT_S
-from dask_adaptive.planner.recycling.select import CONTESTED_S
+from dask_adaptive.planner.replace import CONTESTED_S
 from support.any_world import MANY, AnyWorld
 from support.worlds import NOW, POLICY, busy, cluster, dated, past_of, pending, worker
 

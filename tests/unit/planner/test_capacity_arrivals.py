@@ -10,8 +10,8 @@ import pytest
 
 from dask_adaptive.model.observed import Clocks, Deleting, ObservedWorker
 from dask_adaptive.model.past import Past
+from dask_adaptive.planner.capacity import arrival_s, at_least_as_long, starts
 from dask_adaptive.planner.memory import remember
-from dask_adaptive.planner.number.capacity import arrival_s, at_least_as_long, starts
 from support.tables import table
 from support.worlds import NOW, POLICY, cluster, decide, instants, pending, worker
 

@@ -9,7 +9,7 @@ from dask_adaptive.model.observed import ManualPin, ObservedCluster, Pin
 from dask_adaptive.model.past import Refusal
 from dask_adaptive.model.plan import Blocker, Retire, SetPin, Unpin
 from dask_adaptive.model.reason import Reason
-from dask_adaptive.planner.actions.external import OWNER, PIN_SLACK_S
+from dask_adaptive.planner.leave import OWNER, PIN_SLACK_S
 from dask_adaptive.planner.plan import count_blockers
 from support.tables import table
 from support.worlds import NOW, SHUFFLE, busy, cluster, decide, facts, past_of, worker

@@ -29,8 +29,8 @@ from dask_adaptive.model.recycle import (
     Use,
 )
 from dask_adaptive.model.scaling import WorkerGroup
+from dask_adaptive.planner.effective_quotas import with_walltimes
 from dask_adaptive.planner.plan import plan
-from dask_adaptive.planner.recycling.effective_quotas import with_walltimes
 from support.recycles import AT, FULL, IN_PLACE, NIGHT
 from support.worlds import NOW, PAST, POLICY, busy, cluster, dated, group_of, worker
 

@@ -10,8 +10,7 @@ from dask_adaptive.model.amounts import counted
 from dask_adaptive.model.observed import Demand, ObservedCluster, ObservedGroup
 from dask_adaptive.model.plan import Step
 from dask_adaptive.model.reason import Reason
-from dask_adaptive.planner.context import Horizon, PassContext
-from dask_adaptive.planner.number.capacity import (
+from dask_adaptive.planner.capacity import (
     Bound,
     Part,
     Supply,
@@ -25,6 +24,7 @@ from dask_adaptive.planner.number.capacity import (
     threads_for,
     widest_level,
 )
+from dask_adaptive.planner.context import Horizon, PassContext
 
 #: Nothing is done faster than this, whatever `target.duration` says.
 SHORTEST_S = 0.1

@@ -26,7 +26,7 @@ from dask_adaptive.model.plan import GroupPlan, Step
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.scaling import LoadTarget, WorkerGroup
-from dask_adaptive.planner.number.capacity import Part, left_after
+from dask_adaptive.planner.capacity import Part, left_after
 from dask_adaptive.planner.plan import plan
 from support.worlds import (
     GPU,

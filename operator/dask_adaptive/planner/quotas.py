@@ -21,7 +21,7 @@ from dask_adaptive.model.observed import Clocks, Deleting, ObservedGroup, Observ
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Quota, QuotaUse, Recycle, RecyclePast
 from dask_adaptive.planner.context import Horizon, PassContext
-from dask_adaptive.planner.recycling.effective_quotas import (
+from dask_adaptive.planner.effective_quotas import (
     has_spent,
     life_of,
     own_lifetime_s,

@@ -9,19 +9,19 @@ from dask_adaptive.model.amounts import counted, format_duration
 from dask_adaptive.model.observed import Leaving, ObservedWorker
 from dask_adaptive.model.plan import Action, Blocker, Cancel, Delete, GroupPlan, Retire, SetReplicas
 from dask_adaptive.model.reason import Reason
-from dask_adaptive.planner.actions.candidates import (
+from dask_adaptive.planner.context import PassContext
+from dask_adaptive.planner.groups import GroupWorkers, is_creating, is_deleting, is_unseen
+from dask_adaptive.planner.leave import (
     Emptiness,
     VetoContext,
+    drain_terminating_nodes,
     node_order,
     ranked,
     ranked_pending,
     veto,
 )
-from dask_adaptive.planner.actions.external import drain_terminating_nodes
-from dask_adaptive.planner.actions.groups import GroupWorkers, is_creating, is_deleting, is_unseen
-from dask_adaptive.planner.context import PassContext
-from dask_adaptive.planner.number.stages import Draft, limited_by, why_at_rest, why_more
-from dask_adaptive.planner.recycling.select import GroupRecycling
+from dask_adaptive.planner.replace import GroupRecycling
+from dask_adaptive.planner.stages import Draft, limited_by, why_at_rest, why_more
 
 
 @dataclass(frozen=True, slots=True)

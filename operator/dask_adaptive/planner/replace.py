@@ -19,10 +19,7 @@ from dask_adaptive.model.observed import ObservedWorker
 from dask_adaptive.model.plan import Blocker, Cancel, Restart, Retire
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Replacing
-from dask_adaptive.planner.actions.candidates import ranked_pending, refused_lately
-from dask_adaptive.planner.actions.groups import GroupWorkers, set_apart, sort_workers
-from dask_adaptive.planner.context import PassContext
-from dask_adaptive.planner.recycling.budgets import (
+from dask_adaptive.planner.budgets import (
     Headcount,
     RecycleContext,
     beats_pins,
@@ -30,8 +27,11 @@ from dask_adaptive.planner.recycling.budgets import (
     first_allowed,
     is_last_chance,
 )
-from dask_adaptive.planner.recycling.effective_quotas import has_spent
-from dask_adaptive.planner.recycling.quotas import (
+from dask_adaptive.planner.context import PassContext
+from dask_adaptive.planner.effective_quotas import has_spent
+from dask_adaptive.planner.groups import GroupWorkers, set_apart, sort_workers
+from dask_adaptive.planner.leave import ranked_pending, refused_lately
+from dask_adaptive.planner.quotas import (
     Assessment,
     RecycleCandidate,
     assess,
@@ -82,11 +82,6 @@ def recycle_unscaled(
         recycled.append(recycle_group(workers, assess(context, group), at))
         left = recycled[-1].left
     return tuple(recycled)
-
-
-def is_under_way(workers: GroupWorkers, due: Collection[RecycleCandidate]) -> bool:
-    """Whether any worker of a group is being replaced, or is to be."""
-    return bool(due) or any(w.is_replaced for w in workers.retiring)
 
 
 def recycle_group(

@@ -13,11 +13,11 @@ from dask_adaptive.model.past import Past
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Recycle, StrategyType
 from dask_adaptive.model.windows import is_open, turns_at
-from dask_adaptive.planner.actions.candidates import claims
-from dask_adaptive.planner.actions.groups import GroupWorkers
 from dask_adaptive.planner.context import PassContext
-from dask_adaptive.planner.recycling.effective_quotas import own_margin_s
-from dask_adaptive.planner.recycling.quotas import RecycleCandidate
+from dask_adaptive.planner.effective_quotas import own_margin_s
+from dask_adaptive.planner.groups import GroupWorkers
+from dask_adaptive.planner.leave import claims
+from dask_adaptive.planner.quotas import RecycleCandidate
 
 #: `maxPerHour` counts so far back.
 HOUR_S = 3600.0

@@ -11,8 +11,8 @@ from dask_adaptive.model.observed import Clocks, ObservedGroup, ObservedWorker
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Limit, Limits, Profile, Recycle
 from dask_adaptive.planner.context import Horizon, PassContext
-from dask_adaptive.planner.recycling.effective_quotas import own_margin_s, own_tasks
-from dask_adaptive.planner.recycling.select import GroupRecycling
+from dask_adaptive.planner.effective_quotas import own_margin_s, own_tasks
+from dask_adaptive.planner.replace import GroupRecycling
 
 #: What a worker has left within the margin before its end: next to nothing. An agent that hears
 #: that an end has passed gives the worker tasks again.

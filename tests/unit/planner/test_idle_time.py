@@ -14,7 +14,7 @@ from dask_adaptive.loop.status import GroupRow, Status
 from dask_adaptive.model.past import GroupPast, Past
 from dask_adaptive.model.policy import parse_policy
 from dask_adaptive.model.reason import Reason
-from dask_adaptive.planner.number.idle_time import IdleTime, in_numbers
+from dask_adaptive.planner.context import IdleTime, in_numbers
 from support.policies import spec
 from support.worlds import cluster, worker
 

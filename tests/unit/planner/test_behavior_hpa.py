@@ -22,8 +22,8 @@ import pytest
 
 from dask_adaptive.model.past import Change, GroupPast, Recommendation
 from dask_adaptive.model.scaling import Behavior, RatePolicy, RateType, ScaleDown, ScaleUp, Select
+from dask_adaptive.planner.behavior import damped, remembered
 from dask_adaptive.planner.context import Horizon
-from dask_adaptive.planner.number.behavior import damped, remembered
 from support.tables import table
 
 NOW = 100_000.0

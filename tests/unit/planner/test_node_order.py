@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dask_adaptive.model.observed import ObservedWorker
 from dask_adaptive.model.plan import Plan, Retire
-from dask_adaptive.planner.actions.candidates import LITTLE
+from dask_adaptive.planner.leave import LITTLE
 from dask_adaptive.planner.plan import plan
 from support.any_world import AnyWorld
 from support.worlds import NOW, PAST, POLICY, SHUFFLE, busy, cluster, past_of, worker

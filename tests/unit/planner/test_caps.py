@@ -20,7 +20,7 @@ from dask_adaptive.model.past import Blocked, Recommendation
 from dask_adaptive.model.plan import Step
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.scaling import Behavior, Room, ScaleUp, WorkerGroup
-from dask_adaptive.planner.number.stages import LONGEST_WAIT_S
+from dask_adaptive.planner.caps import LONGEST_WAIT_S
 from support.tables import table
 from support.worlds import (
     DRAINING,

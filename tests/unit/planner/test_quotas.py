@@ -33,9 +33,9 @@ from dask_adaptive.model.recycle import (
     Window,
 )
 from dask_adaptive.model.scaling import WorkerGroup
+from dask_adaptive.planner.effective_quotas import with_walltimes
 from dask_adaptive.planner.plan import plan
-from dask_adaptive.planner.recycling.effective_quotas import with_walltimes
-from dask_adaptive.planner.recycling.quotas import quota_lines
+from dask_adaptive.planner.quotas import quota_lines
 from support.worlds import NOW, PAST, POLICY, busy, cluster, dated, worker
 from support.worlds import facts as figures
 

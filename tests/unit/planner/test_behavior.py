@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from dask_adaptive.model.past import Change, GroupPast, Recommendation
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.scaling import Behavior, RatePolicy, RateType, ScaleDown, ScaleUp, Select
+from dask_adaptive.planner.behavior import damped, remembered
 from dask_adaptive.planner.context import Horizon
-from dask_adaptive.planner.number.behavior import damped, remembered
 from support.tables import table
 from support.worlds import facts
 

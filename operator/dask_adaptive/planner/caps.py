@@ -1,0 +1,329 @@
+"""
+Bounds a group's number: floors and holds that people set (schedules, idle, fallback, pauses), and
+caps, so that no worker is asked for that would not come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from dask_adaptive.model.amounts import counted, format_duration
+from dask_adaptive.model.observed import (
+    Demand,
+    ObservedCluster,
+    ObservedGroup,
+    ObservedScheduler,
+    ObservedWorker,
+    Pending,
+)
+from dask_adaptive.model.past import Blocked
+from dask_adaptive.model.plan import DeleteCluster, Step
+from dask_adaptive.model.policy import Policy
+from dask_adaptive.model.reason import Reason
+from dask_adaptive.model.scaling import GroupBounds, Idle, IdleAction, Pause
+from dask_adaptive.model.windows import is_open, turns_at
+from dask_adaptive.planner.context import Horizon, PassContext
+from dask_adaptive.planner.groups import GroupWorkers
+
+
+def scheduled_floor(context: PassContext, group: str) -> Step | None:
+    """The highest floor of `spec.schedules` that is open for a group now."""
+    default, at = context.default_group, context.observed.at
+    mine = [s for s in context.policy.schedules if (s.worker_group or default) == group]
+    context.horizon.within(turns_at([s.window for s in mine], at) - at)
+    open_now = [s for s in mine if is_open((s.window,), at)]
+    if not open_now:
+        return None
+    highest = max(open_now, key=lambda s: s.min_replicas)
+    window = highest.window
+    message = f"at least {highest.min_replicas} by schedule {window.schedule} ({window.time_zone})"
+    return Step("schedule", highest.min_replicas, Reason.SCHEDULED_MINIMUM, message)
+
+
+def fallback_floor(context: PassContext) -> Step | None:
+    """
+    The floor of the default group while the scheduler does not answer (`spec.fallback`).
+
+    None: as many workers as there are.
+    """
+    fallback, scheduler = context.policy.fallback, context.observed.scheduler
+    asked = max(1, fallback.failure_threshold)
+    if scheduler.is_connected or fallback.replicas is None or scheduler.unanswered < asked:
+        return None
+    default = context.policy.bounds(context.default_group)[0]
+    number = min(max(fallback.replicas, default.minimum), default.maximum)
+    message = f"no answer to {asked} requests (fallback): at least {counted(number, 'worker')}"
+    return Step("fallback", number, Reason.FALLBACK, message)
+
+
+def lifts_minimums(context: PassContext) -> str:
+    """
+    Say that minimums no longer hold, because nobody uses the cluster and its policy wants it so.
+
+    Workers leave as they do for want of work: the windows and the vetoes are not shortened, and
+    one that holds the last copy of a result stays as long as no other can take it.
+    """
+    idle = context.policy.idle
+    if idle.action is not IdleAction.SCALE_TO_ZERO:
+        return ""
+    unused = _unused(context.observed, idle, context.horizon)
+    return f"{unused}: minimums do not hold" if unused else ""
+
+
+def deletion(
+    observed: ObservedCluster, policy: Policy, horizon: Horizon | None = None
+) -> DeleteCluster | None:
+    """
+    Delete the cluster that nobody uses, if its policy wants it so and nothing speaks against it.
+
+    What is deleted is lost, so more counts as use than for a worker: results in memory while a
+    client is connected (its futures and `persist`ed collections), and actors. Results whose client
+    is gone do not count, or nearly no cluster would ever go: published data, queues and variables
+    are kept by a pin.
+    """
+    scheduler = observed.scheduler
+    if policy.idle.action is not IdleAction.DELETE_CLUSTER:
+        return None
+    if not observed.uid or is_paused(observed.pause):
+        return None
+    unused = _unused(observed, policy.idle, horizon or Horizon())
+    has_client = scheduler.quiet.no_client_s <= 0
+    is_held = any(w.actors or (has_client and w.sole_bytes) for w in scheduler.workers)
+    if unused and not is_held:
+        return DeleteCluster(observed.uid, Reason.CLUSTER_IDLE, f"{unused}: it is deleted")
+    return None
+
+
+def _unused(observed: ObservedCluster, idle: Idle, horizon: Horizon) -> str:
+    """
+    For how long nobody has used the cluster, in words; empty: somebody does, or not yet.
+
+    In the policy's figures: measured ones would make news of the same thing all the time.
+    """
+    scheduler = observed.scheduler
+    if not scheduler.is_connected or _has_work(scheduler) or _is_claimed(observed, horizon):
+        return ""
+    quiet = scheduler.quiet
+    # A client that has sent its work and left (fire_and_forget) is waited for by nobody but us:
+    # until its tasks are done the cluster is in use, and they are what was looked at above.
+    for words, quiet_s, limit_s in (
+        ("no task for {} or longer", quiet.no_task_s, idle.after_s),
+        ("no client for {} or longer, and no task", quiet.no_client_s, idle.no_client_timeout_s),
+    ):
+        if limit_s is not None and quiet_s > 0 and horizon.is_over(limit_s - quiet_s):
+            return words.format(format_duration(limit_s))
+    return ""
+
+
+def _has_work(scheduler: ObservedScheduler) -> bool:
+    if scheduler.queued or scheduler.processing or scheduler.held or scheduler.shuffles:
+        return True
+    if any(w.processing for w in scheduler.workers):
+        return True
+    demand = scheduler.demand or Demand()
+    return bool(demand.shuffles) or any(p.unfinished for p in demand.prefixes)
+
+
+def _is_claimed(observed: ObservedCluster, horizon: Horizon) -> bool:
+    """Tells whether somebody claims the cluster: by pins of any kind, or a client's `want`."""
+    scheduler = observed.scheduler
+    return (
+        any(w.is_pinned for group in observed.groups for w in group.workers)
+        or any(w.pins for w in scheduler.workers)
+        or any(w.workers > 0 and not horizon.is_over(w.left_s) for w in scheduler.wants)
+    )
+
+
+def paused_step(desired: int, serving: int, pause: Pause) -> Step | None:
+    """
+    The number of workers that the annotations of a pause leave, where it is another one.
+
+    What can't be read holds what it is about.
+    """
+    if not is_paused(pause):
+        return None
+    reason = Reason.INVALID_ANNOTATION if pause.problem else Reason.SCALING_PAUSED
+    if pause.all:
+        reason, what = Reason.PAUSED, "nothing is scaled"
+    elif pause.scale_in and desired < serving:
+        what = f"{desired} wanted, {serving} held: no worker leaves"
+    elif pause.scale_out and desired > serving:
+        what = f"{desired} wanted, {serving} held: no worker is requested"
+    else:
+        return None
+    # The condition says when it ends: a sentence that counts down would be news all the time.
+    said = (part for part in (what, pause.message, pause.problem) if part)
+    return Step("pause", serving, reason, "; ".join(said))
+
+
+def is_paused(pause: Pause) -> bool:
+    """Tells whether a pause holds anything; it ends by itself, even if nobody looks."""
+    if pause.left_s is not None and pause.left_s <= 0:
+        return False
+    return pause.all or pause.scale_in or pause.scale_out
+
+
+#: The first wait before one more worker is tried, after none could be had; it doubles.
+FIRST_WAIT_S = 60.0
+
+#: The longest such wait.
+LONGEST_WAIT_S = 1800.0
+
+
+def capped(
+    context: PassContext, workers: GroupWorkers, wanted: int
+) -> tuple[int, tuple[Step, ...], Blocked | None]:
+    """
+    Ask for no worker that would not come: the number, the caps that lowered it, and what blocks.
+
+    Caps hold back, they take nobody away but gated workers beyond `maxPending`: else the number is
+    never below both `wanted` and the workers that there are. Workers on their way out that can be
+    called back exist, so no cap is about them. Each cap that lowers the number is a step, and so is
+    one that is waited for.
+    """
+    policy, number = context.policy, wanted
+    there = workers.serving + len(workers.recallable)
+    steps = []
+    for step in (_by_pending(workers, policy, there), _by_room(workers.group, there)):
+        if step is not None and step.replicas < number:
+            number = step.replicas
+            steps.append(step)
+    if (gated := workers.gated) and number > len(workers.active):
+        message = f"{counted(len(gated), 'worker')} not admitted: {gated[0].waiting}"
+        steps.append(Step("cap", number, Reason.ADMISSION_GATED, message))
+    blocked, is_trying = _blocked(context, workers, wants_more=number > there)
+    if blocked is not None:
+        limit = there + is_trying
+        is_stuck = bool(stuck_workers(workers.group.workers, policy, context.horizon))
+        is_short = number > limit or (number > len(workers.active) and is_stuck)
+        number = min(number, max(limit, min(wanted, workers.serving)))
+        if is_short:
+            steps.append(Step("cap", number, blocked.reason, blocked.message))
+    return number, tuple(steps), blocked
+
+
+def shared(
+    desired: Mapping[str, int],
+    bounds: Sequence[GroupBounds],
+    floor: Mapping[str, int],
+    maximum: int,
+) -> Mapping[str, int]:
+    """
+    Share the cluster's maxReplicas among its groups: a higher priority first, equals alike.
+
+    None gets more than is desired, or less than its floor (than what is desired, if that is less).
+    """
+    numbers = {name: min(number, floor[name]) for name, number in desired.items()}
+    left = max(0, maximum - sum(numbers.values()))
+    rank = {b.name: b.priority for b in bounds}
+    for priority in sorted(set(rank.values()), reverse=True):
+        equals = [name for name in desired if rank[name] == priority]
+        missing = {name: desired[name] - numbers[name] for name in equals}
+        for name, more in _evenly(missing, left).items():
+            numbers[name] += more
+            left -= more
+    return numbers
+
+
+def _evenly(missing: Mapping[str, int], left: int) -> dict[str, int]:
+    """Share `left` so that nobody has more than another who lacks some; odd ones in order."""
+    given = dict.fromkeys(missing, 0)
+    open_names = list(missing)
+    while left > 0 and open_names:
+        each = max(1, left // len(open_names))
+        for name in open_names:
+            more = min(each, missing[name] - given[name], left)
+            given[name] += more
+            left -= more
+        open_names = [name for name in open_names if given[name] < missing[name]]
+    return given
+
+
+def _by_pending(workers: GroupWorkers, policy: Policy, there: int) -> Step | None:
+    most = policy.behavior.scale_up.max_pending
+    if most is None:
+        return None
+    pending = len(workers.pending)
+    message = f"{counted(pending, 'worker')} pending, maxPending is {most}"
+    # Workers that were preempted come back gated, and were not asked for: too many of them go.
+    more = max(most - pending, min(0, most - len(workers.gated)))
+    return Step("cap", there + more, Reason.SCALE_UP_LIMITED, message)
+
+
+def _by_room(group: ObservedGroup, there: int) -> Step | None:
+    if group.room is None:
+        return None
+    more = max(0, group.room.workers)
+    return Step("cap", there + more, Reason.QUOTA_EXCEEDED, group.room.message)
+
+
+def _blocked(
+    context: PassContext, workers: GroupWorkers, *, wants_more: bool
+) -> tuple[Blocked | None, bool]:
+    """
+    Returns whether more workers are blocked, and whether one more is tried in this pass.
+
+    A worker that waits is tried by Kubernetes itself all the time; but its Deployment keeps what
+    it was made with, so only a new one shows that its group asks for less by now.
+    """
+    now, group, known = context.now, workers.group, context.past.of(workers.name).blocked
+    if known is not None and _is_over(known, group, context.horizon):
+        known = None
+    stuck = stuck_workers(group.workers, context.policy, context.horizon)
+    waited_for = frozenset(w.name for w in workers.pending)
+    if known is None:
+        if not stuck:
+            return None, False
+        reason, message = _why(stuck, context.policy)
+        return Blocked(now + FIRST_WAIT_S, reason, message, workers=waited_for), False
+    reason, message = _why(stuck, context.policy) if stuck else (known.reason, known.message)
+    is_trying = wants_more and context.horizon.is_over(known.until - now)
+    times = known.times + is_trying
+    until = now + _wait_s(times) if is_trying else known.until
+    waited_for |= known.workers & {w.name for w in group.workers}
+    return Blocked(until, reason, message, times, waited_for), is_trying
+
+
+def _is_over(known: Blocked, group: ObservedGroup, horizon: Horizon) -> bool:
+    """Tells whether a worker has come since, or nobody has tried for too long to know."""
+    now, began = horizon.now, known.until - _wait_s(known.times)
+    if horizon.is_exceeded(LONGEST_WAIT_S - (now - known.until)):
+        return True
+    made_at = horizon.clocks.platform - (now - began)
+    return any(
+        w.is_connected and (w.name in known.workers or w.made_at > made_at) for w in group.workers
+    )
+
+
+def _wait_s(times: int) -> float:
+    return min(FIRST_WAIT_S * 2.0 ** (min(times, 12) - 1), LONGEST_WAIT_S)
+
+
+def stuck_workers(
+    workers: Iterable[ObservedWorker], policy: Policy, horizon: Horizon
+) -> tuple[ObservedWorker, ...]:
+    """Workers whose pods are refused, then those that no node has had room for in time."""
+    longest_s = policy.unschedulable_timeout_s
+    waiting = [w for w in workers if isinstance(w.lifecycle, Pending)]
+    refused = [w for w in waiting if w.refused]
+    unplaced = [
+        w
+        for w in waiting
+        if w.unscheduled_at is not None
+        and not w.refused
+        and horizon.is_exceeded(longest_s - (horizon.clocks.platform - w.unscheduled_at))
+    ]
+    return (*refused, *sorted(unplaced, key=lambda w: w.unscheduled_at or 0.0))
+
+
+def _why(stuck: Sequence[ObservedWorker], policy: Policy) -> tuple[Reason, str]:
+    first = stuck[0]
+    if first.refused:
+        # The words of Kubernetes' ResourceQuota admission plugin.
+        is_quota = "exceeded quota" in first.refused
+        reason = Reason.QUOTA_EXCEEDED if is_quota else Reason.ADMISSION_REFUSED
+        return reason, f"pods of {counted(len(stuck), 'worker')} refused: {first.refused}"
+    # Not for how long: what is told changes with the world, not with the clock.
+    longest = format_duration(policy.unschedulable_timeout_s)
+    message = f"{counted(len(stuck), 'worker')} without a node for over {longest}: {first.waiting}"
+    return Reason.UNSCHEDULABLE, message

@@ -1,0 +1,309 @@
+"""
+Decides which workers may leave, which of them first, and who leaves or stays because others say so.
+
+Of workers that cost the same those go first whose machine is soonest empty, because machines are
+paid for, not workers.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+
+from dask_adaptive.model.amounts import format_duration
+from dask_adaptive.model.observed import (
+    Leaving,
+    ObservedCluster,
+    ObservedWorker,
+    Pin,
+    TerminatingPod,
+)
+from dask_adaptive.model.past import Past
+from dask_adaptive.model.plan import Blocker, Leave, Retire, SetPin, Unpin
+from dask_adaptive.model.reason import Reason
+from dask_adaptive.planner.context import Horizon, PassContext
+from dask_adaptive.planner.groups import GroupWorkers
+
+
+@dataclass(frozen=True, slots=True)
+class VetoContext:
+    """What a veto may look at besides the worker."""
+
+    past: Past
+    horizon: Horizon
+    in_service: int  # Dask workers of the whole cluster that take tasks and data
+    idle_s: float  # so long a worker of its group has to be without a task
+
+
+WITH_ACTORS = Reason.HOLDS_ACTORS, "holds actors, which cannot be moved"
+
+#: Says why a worker must stay, or None when this rule has no objection.
+Veto = Callable[[ObservedWorker, VetoContext], "tuple[Reason, str] | None"]
+
+
+def pinned(worker: ObservedWorker, _: object = None) -> tuple[Reason, str] | None:
+    if not worker.is_pinned:
+        return None
+    return Reason.PINNED, f"pinned by {', '.join(sorted(claims(worker)))}"
+
+
+def busy(worker: ObservedWorker, _: VetoContext) -> tuple[Reason, str] | None:
+    return (Reason.BUSY, "has tasks") if worker.processing else None
+
+
+def holds_actors(worker: ObservedWorker, _: VetoContext) -> tuple[Reason, str] | None:
+    return WITH_ACTORS if worker.actors else None
+
+
+def in_grace(worker: ObservedWorker, at: VetoContext) -> tuple[Reason, str] | None:
+    if at.horizon.is_over(at.idle_s - at.horizon.clocks.idle_s(worker)):
+        return None
+    limit = format_duration(at.idle_s)
+    return Reason.IDLE_GRACE, f"idle for less than {limit} (idleTimeout)"
+
+
+def no_recipient(worker: ObservedWorker, at: VetoContext) -> tuple[Reason, str] | None:
+    if not worker.sole_bytes or at.in_service > len(worker.dask_names):
+        return None
+    return Reason.NO_RECIPIENT, "holds the last copy of results and no other worker can take them"
+
+
+def not_offered(worker: ObservedWorker, _: VetoContext) -> tuple[Reason, str] | None:
+    if worker.closable:
+        return None
+    return Reason.NO_RECIPIENT, "not offered by the scheduler's workers_to_close: memory is needed"
+
+
+def refused_lately(
+    worker: ObservedWorker, at: VetoContext | PassContext
+) -> tuple[Reason, str] | None:
+    refusal = at.past.refusals.get(worker.name)
+    if refusal is None or at.horizon.is_over(refusal.until - at.horizon.now):
+        return None
+    return refusal.reason, refusal.message
+
+
+#: Checked in this order; the first objection is the one reported.
+VETOES: tuple[Veto, ...] = (
+    pinned, busy, holds_actors, in_grace, no_recipient, not_offered, refused_lately,
+)  # fmt: skip
+
+
+#: Where busy workers may go, for work elsewhere, these do not count: the scheduler offers no busy
+#: worker, and none whose memory is needed by what runs.
+_OF_IDLE = frozenset({busy, not_offered})
+
+
+def veto(worker: ObservedWorker, at: VetoContext, *, busy_ok: bool = False) -> Blocker | None:
+    """The first objection to letting a connected worker go, or None when it may."""
+    for rule in VETOES:
+        if busy_ok and rule in _OF_IDLE:
+            continue
+        if (objection := rule(worker, at)) is not None:
+            return Blocker(worker.name, *objection)
+    return None
+
+
+#: Results that only one worker holds, in bytes: up to this much costs nothing to move.
+LITTLE = 1 << 20
+
+#: What is left on a worker's node once those that may leave have left, and how many those are.
+Emptiness = tuple[int, int, str]
+
+NodeOrder = Callable[[ObservedWorker], Emptiness]
+
+
+def node_order(observed: ObservedCluster, free: Iterable[ObservedWorker]) -> NodeOrder:
+    """
+    How soon a worker's node can be empty, lowest first.
+
+    Of what else runs on a node nothing is known: it counts as if these were all.
+
+    Args:
+        free: Workers that may leave now.
+    """
+    workers = (w for group in observed.groups for w in group.workers)
+    every = Counter(w.node for w in workers if not w.is_deleting and w.retiring is None)
+    going = Counter(w.node for w in free)
+
+    def emptiness(worker: ObservedWorker) -> Emptiness:
+        node = worker.node
+        return every[node] - going[node], going[node], node
+
+    return emptiness
+
+
+def ranked(
+    workers: Iterable[ObservedWorker], order: NodeOrder, first: Collection[str] = ()
+) -> list[ObservedWorker]:
+    """
+    Cheapest to lose first: those in `first`, then those with fewest tasks, with least data, on the
+    node that is soonest empty, idle longest.
+    """
+
+    def key(worker: ObservedWorker) -> tuple[object, ...]:
+        data = worker.sole_bytes if worker.sole_bytes > LITTLE else 0
+        rest = (worker.sole_bytes, worker.idle_since, worker.name)
+        return worker.name not in first, worker.processing, data, order(worker), *rest
+
+    return sorted(workers, key=key)
+
+
+def ranked_pending(workers: Iterable[ObservedWorker]) -> list[ObservedWorker]:
+    """
+    First to go among those that are not connected: gated ones, stuck before starting, young before
+    old.
+
+    The oldest that is merely starting is the one that will soonest be of use.
+    """
+    return sorted(workers, key=lambda w: (not w.gated, not w.waiting, -w.made_at, w.name))
+
+
+def claims(worker: ObservedWorker) -> set[str]:
+    """The owners of a worker's pins, in words that stay as time passes."""
+    held = {_claim(pin) for pin in worker.pins}
+    if worker.manual_pin is not None and not any(p.source == "manual" for p in worker.pins):
+        held.add(_manual(worker.manual_pin.reason))
+    return held
+
+
+def _claim(pin: Pin) -> str:
+    if pin.source == "manual":
+        return _manual(pin.reason)
+    if pin.source == "shuffle":
+        return f"shuffle {pin.owner}"
+    return f"{pin.source} {pin.owner}" + (f" ({pin.reason})" if pin.reason else "")
+
+
+def _manual(reason: str) -> str:
+    return "annotation" + (f" ({reason})" if reason else "")
+
+
+#: The scheduler's idea of a worker's end may differ by so much from its pod's.
+SLACK_S = 5.0
+
+#: The owner under which the operator pins; pins of others with source "manual" are not touched.
+OWNER = "operator"
+
+#: A lease is renewed when it is this much shorter than what the annotation asks for.
+PIN_SLACK_S = 30.0
+
+
+def drain_terminating_nodes(
+    workers: GroupWorkers, context: PassContext
+) -> tuple[tuple[Retire, ...], tuple[Blocker, ...]]:
+    """
+    Let workers go whose machine does, busy ones too; those that stay are told, and why.
+
+    The machine does not wait, so neither `idleTimeout` nor `retirement.maxConcurrent` counts here.
+    Only a pin holds, until it ends, and actors, which cannot be moved.
+    """
+    leaving, blockers = [], []
+    for worker in workers.on_terminating_node:
+        if (refusal := refused_lately(worker, context)) is not None:
+            blockers.append(Blocker(worker.name, *refusal))
+        else:
+            why = worker.node_terminating
+            leaving.append(
+                Retire(worker.name, worker.dask_names, Reason.NODE_GOING, why, busy_ok=True)
+            )
+    for worker in (w for w in workers.active if w.name in workers.node_terminates):
+        reason, held = pinned(worker) or WITH_ACTORS
+        blockers.append(Blocker(worker.name, reason, f"{worker.node_terminating}; {held}"))
+    return tuple(leaving), tuple(blockers)
+
+
+def tell_endings(context: PassContext) -> tuple[Leave, ...]:
+    """
+    Say which workers are about to end where the scheduler does not know, or believes in more time.
+
+    In all groups and modes: the pod goes whatever we decide, and this only saves work. Less time
+    than the pod has may be the word of somebody who was not sure of the end: ours is heard once.
+    """
+    observed = context.observed
+    if not observed.terminating:
+        return ()
+    drained = {w.address for w in observed.scheduler.workers if w.leaving is Leaving.DRAINED}
+    return tuple(
+        Leave(
+            pod.worker,
+            pod.dask_names,
+            Reason.POD_ENDING,
+            f"pod {pod.pod} is being deleted",
+            pod.left_s,
+        )
+        for pod in observed.terminating
+        if set(pod.dask_names) - drained and not _is_known(pod, context)
+    )
+
+
+def _is_known(pod: TerminatingPod, context: PassContext) -> bool:
+    for end_s in (pod.left_s, pod.known_left_s):  # neither falls below 0
+        context.horizon.is_over(end_s - SLACK_S)
+        context.horizon.is_over(end_s)
+    too_long_s = pod.known_left_s - pod.left_s
+    if too_long_s < -SLACK_S:
+        return context.past.told >= set(pod.dask_names)
+    return too_long_s <= SLACK_S
+
+
+def sync_pins(context: PassContext) -> tuple[SetPin | Unpin, ...]:
+    """Bring the agent's manual pins in step with the annotations, for all groups of the cluster."""
+    observed = context.observed
+    staying = tuple(
+        action
+        for group in observed.groups
+        for worker in group.workers
+        if worker.dask_names and (worker.manual_pin is not None or worker.pins)
+        for action in _sync(worker, context)
+    )
+    return (*staying, *_lifted(context))
+
+
+def _lifted(context: PassContext) -> Iterator[Unpin]:
+    """
+    Pins on pods that are being deleted, whose annotation is gone: the pod waits for nothing else.
+
+    None is set there: what a person annotates now is about the next pod.
+    """
+    observed = context.observed
+    if not observed.terminating:
+        return
+    pinned = {
+        w.address
+        for w in observed.scheduler.workers
+        if any(p.source == "manual" and p.owner == OWNER for p in w.pins)
+    }
+    connected = {w.name for g in observed.groups for w in g.workers if w.dask_names}
+    for pod in observed.terminating:
+        if pod.manual_pin is not None:
+            context.horizon.within(pod.manual_pin.until - observed.at)
+        elif pinned & set(pod.dask_names):
+            # By its name as well, unless that is its successor's by now.
+            by_name = () if pod.worker in connected else (pod.worker,)
+            message = f"its annotation is gone; pod {pod.pod} is being deleted"
+            names = (*pod.dask_names, *by_name)
+            yield Unpin(pod.worker, names, Reason.PIN_CHANGED, message)
+
+
+def _sync(worker: ObservedWorker, context: PassContext) -> Iterator[SetPin | Unpin]:
+    held = next((p for p in worker.pins if p.source == "manual" and p.owner == OWNER), None)
+    asked = worker.manual_pin
+    if asked is None:
+        if held is not None:
+            message = "its annotation is gone or has run out"
+            yield Unpin(worker.name, worker.dask_names, Reason.PIN_CHANGED, message)
+        return
+    held_s = 0.0 if held is None else held.until - context.observed.scheduler.at
+    left_s = asked.until - context.observed.at
+    ttl_s = min(left_s, context.policy.pins.manual.max_duration_s)
+    if held is not None and left_s > ttl_s:  # a lease that is as long again each time
+        context.horizon.is_exceeded(held_s - (ttl_s + PIN_SLACK_S))
+        context.horizon.is_exceeded(held_s - (ttl_s - PIN_SLACK_S))
+    is_as_long = held is not None and abs(held_s - ttl_s) <= PIN_SLACK_S
+    if held is not None and is_as_long and held.reason == asked.reason:
+        return
+    reason = Reason.INVALID_ANNOTATION if asked.problem else Reason.PIN_CHANGED
+    message = asked.problem or f"pinned by annotation for {format_duration(ttl_s)}"
+    yield SetPin(worker.name, worker.dask_names, reason, message, ttl_s, asked.reason)
