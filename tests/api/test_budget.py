@@ -11,10 +11,10 @@ import yaml
 
 from dask_adaptive.budget.adaptive_budget import parse_budget
 from dask_adaptive.kube.api import BUDGETS, KubeApi
-from support.budgets import WRONG
 from support.kube_bodies import body, cluster_of_one, group, policy
 from support.kube_operator import running, until
 from support.kube_server import ROOT, Kubectl
+from support.policies import WRONG_BUDGETS
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def budget(name: str, **spec: Any) -> dict[str, Any]:
     return body(BUDGETS, name, {"namespaces": [name], "reclaim": {"after": "0s"}, **spec})
 
 
-@pytest.mark.parametrize(("spec", "field", "words"), WRONG)
+@pytest.mark.parametrize(("spec", "field", "words"), WRONG_BUDGETS)
 def test_the_server_refuses_what_the_model_refuses(
     admin: Kubectl, name: str, spec: dict[str, Any], field: str, words: str
 ) -> None:

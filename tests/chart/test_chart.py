@@ -86,61 +86,6 @@ def test_an_index_of_charts_is_told_what_is_there() -> None:
     assert {"license", "operator", "operatorCapabilities", "links"} <= known.keys()
 
 
-@pytest.mark.parametrize(
-    ("value", "words"),
-    [
-        ("replica=2", "replica"),
-        ("replicas=-1", "replicas"),
-        ("replicas=two", "replicas"),
-        ("image.name=x", "name"),
-        ("image.pullPolicy=Sometimes", "pullPolicy"),
-        ("watch.namespaces=team", "namespaces"),
-        ("watch.namespaces={Team_A}", "namespaces"),
-        ("webhook.failurePolicy=Fail", "failurePolicy"),
-        ("webhook.terminationGracePeriodSeconds=0", "terminationGracePeriodSeconds"),
-        ("webhook.certificateDays=90", "certificateDays"),
-        ("certificates.existingSecret=My_Secret", "existingSecret"),
-        ("certificates.certManager.issuerRef.kind=ClusterIssuer", "issuerRef"),
-        ("hints.enabled=maybe", "enabled"),
-        ("adopt=Sometimes", "adopt"),
-        ("controllerName=Team_A", "controllerName"),
-        ("allowDeleteCluster=maybe", "allowDeleteCluster"),
-        ("log.format=xml", "format"),
-        ("image.digest=sha256:abc", "digest"),
-        ("image.tag=a b", "tag"),
-        ("nameOverride=Team_A", "nameOverride"),
-        ("fullnameOverride=-a", "fullnameOverride"),
-        ("commonLabels.a/b/c=x", "commonLabels"),
-        ("commonLabels.team=a b", "commonLabels"),
-        ("commonLabels.helm\\.sh/chart=x", "commonLabels"),
-        ("podLabels.app\\.kubernetes\\.io/name=x", "podLabels"),
-        ("podAnnotations.a=1", "podAnnotations"),
-        ("serviceAccount.name=Team_A", "serviceAccount"),
-        ("strategy.type=Sometimes", "strategy"),
-        ("rbac.create=maybe", "rbac"),
-        ("crds.keep=maybe", "crds"),
-        ("admissionPolicy.mode=x", "admissionPolicy"),
-        ("watch.nodes=all", "nodes"),
-        ("watch.namespaceSelector.team=a", "namespaceSelector"),
-        ("watch.namespaceSelector.matchExpressions={a}", "matchExpressions"),
-        ("networkPolicy.webhookFromCIDRs={10.0.0.1}", "webhookFromCIDRs"),
-        ("networkPolicy.egress.schedulerPorts={0}", "schedulerPorts"),
-        ("extraArgs=--verbose", "extraArgs"),
-        ("extraEnv={A}", "extraEnv"),
-        ("extraVolumes[0].emptyDir.medium=Memory", "name"),
-        ("extraVolumeMounts[0].name=x", "mountPath"),
-        ("priorityClassName=High_Up", "priorityClassName"),
-        ("topologySpreadConstraints={zone}", "topologySpreadConstraints"),
-        ("resources.limit.memory=1Gi", "limit"),
-    ],
-)
-def test_wrong_values_are_refused(value: str, words: str) -> None:
-    with pytest.raises(subprocess.CalledProcessError) as refused:
-        helm_template("--set", value)
-
-    assert words in refused.value.stderr
-
-
 @table(
     "spec",
     operator=lambda: pod_spec(),

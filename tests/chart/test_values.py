@@ -7,6 +7,7 @@ import json
 import runpy
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,114 +17,10 @@ from support.kube_server import ROOT, helm_template
 
 VALUES = {v.path: v for v in runpy.run_path(str(ROOT / "scripts/sync_chart.py"))["values"]()}
 
-#: For each value another one.
-OTHER: dict[str, Any] = {
-    "image.repository": "registry.example.com/other",
-    "image.tag": "v5",
-    "image.digest": "sha256:" + 64 * "0",
-    "image.pullPolicy": "Never",
-    "imagePullSecrets": [{"name": "mine"}],
-    "nameOverride": "other",
-    "fullnameOverride": "other",
-    "commonLabels": {"team": "a"},
-    "commonAnnotations": {"team": "a"},
-    "replicas": 2,
-    "strategy": {"type": "Recreate"},
-    "controllerName": "other",
-    "watch.namespaces": ["a"],
-    "watch.namespaceSelector": {"matchLabels": {"team": "a"}},
-    "watch.nodes": True,
-    "watch.budgets": "Cluster",
-    "webhook.enabled": False,
-    "webhook.terminationGracePeriodSeconds": 60,
-    "webhook.timeoutSeconds": 9,
-    "certificates.certManager.enabled": True,
-    "certificates.certManager.issuerRef": {"name": "mine"},
-    "certificates.existingSecret": "mine",
-    "scheduler.tls.secretName": "mine",
-    "scheduler.tls.secretNames": ["mine"],
-    "hints.enabled": False,
-    "adopt": "Never",
-    "allowDeleteCluster": False,
-    "crds.install": False,
-    "crds.keep": False,
-    "serviceAccount.create": False,
-    "serviceAccount.name": "other",
-    "serviceAccount.annotations": {"team": "a"},
-    "rbac.create": False,
-    "admissionPolicy.enabled": False,
-    "networkPolicy.enabled": True,
-    "networkPolicy.webhookFromCIDRs": ["10.0.0.0/8"],
-    "networkPolicy.metricsFrom": [{"podSelector": {}}],
-    "networkPolicy.egress.enabled": True,
-    "networkPolicy.egress.apiServerCIDRs": ["10.0.0.0/8", "fd00::/8"],
-    "networkPolicy.egress.apiServerPorts": [8443],
-    "networkPolicy.egress.schedulerPorts": [9786],
-    "log.format": "text",
-    "log.verbose": True,
-    "monitoring.interval": "1m",
-    "monitoring.labels": {"a": "b"},
-    "monitoring.annotations.enabled": False,
-    "monitoring.serviceMonitor.enabled": True,
-    "monitoring.podMonitor.enabled": True,
-    "monitoring.alerts.enabled": True,
-    "monitoring.dashboard.enabled": True,
-    "monitoring.dashboard.labels": {"a": "b"},
-    "tuning.restSeconds": 9,
-    "tuning.resyncSeconds": 9,
-    "tuning.qps": 9,
-    "tuning.burst": 9,
-    "lease.namespace": "leases",
-    "lease.durationSeconds": 20,
-    "lease.renewDeadlineSeconds": 9,
-    "lease.retryPeriodSeconds": 1,
-    "resources.requests": {"cpu": "1", "memory": "1Gi"},
-    "resources.limits": {"memory": "2Gi"},
-    "podSecurityContext": {"runAsUser": 7},
-    "securityContext": {"runAsUser": 7},
-    "podLabels": {"team": "a"},
-    "podAnnotations": {"team": "a"},
-    "extraArgs": ["--verbose"],
-    "extraEnv": [{"name": "A", "value": "b"}],
-    "extraEnvFrom": [{"secretRef": {"name": "mine"}}],
-    "extraVolumes": [{"name": "mine", "emptyDir": {}}],
-    "extraVolumeMounts": [{"name": "mine", "mountPath": "/mine"}],
-    "nodeSelector": {"disk": "fast"},
-    "tolerations": [{"key": "x", "operator": "Exists"}],
-    "affinity": {"podAntiAffinity": {}},
-    "priorityClassName": "high",
-    "topologySpreadConstraints": [
-        {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}
-    ],
-}
-
-#: What has to be set before values show that begin with these words.
-NEEDS: dict[str, dict[str, Any]] = {
-    "certificates.certManager.issuerRef": {"certificates": {"certManager": {"enabled": True}}},
-    "watch.nodes": {"watch": {"namespaces": ["a"]}},
-    "watch.budgets": {"watch": {"namespaces": ["a"]}},
-    "networkPolicy.webhook": {"networkPolicy": {"enabled": True}},
-    "networkPolicy.metrics": {"networkPolicy": {"enabled": True}},
-    "networkPolicy.egress.enabled": {"networkPolicy": {"enabled": True}},
-    "networkPolicy.egress.api": {"networkPolicy": {"enabled": True, "egress": {"enabled": True}}},
-    "networkPolicy.egress.sch": {"networkPolicy": {"enabled": True, "egress": {"enabled": True}}},
-    "monitoring.interval": {"monitoring": {"podMonitor": {"enabled": True}}},
-    "monitoring.labels": {"monitoring": {"podMonitor": {"enabled": True}}},
-    "monitoring.dashboard.labels": {"monitoring": {"dashboard": {"enabled": True}}},
-}
-
-#: All objects that the chart can make at once.
-ALL: dict[str, Any] = {
-    "replicas": 2,
-    "certificates": {"certManager": {"enabled": True}},
-    "watch": {"namespaces": ["a"], "nodes": True},
-    "networkPolicy": {"enabled": True, "egress": {"enabled": True}},
-    "monitoring": {
-        "serviceMonitor": {"enabled": True},
-        "alerts": {"enabled": True},
-        "dashboard": {"enabled": True},
-    },
-}
+_CASES = yaml.safe_load(Path(__file__).with_name("values.yaml").read_text())
+OTHER: dict[str, Any] = _CASES["other"]
+NEEDS: dict[str, dict[str, Any]] = _CASES["needs"]
+ALL: dict[str, Any] = _CASES["all"]
 
 
 @functools.cache
@@ -230,6 +127,14 @@ def refused(values: dict[str, Any]) -> str:
     with pytest.raises(subprocess.CalledProcessError) as caught:
         template(values)
     return str(caught.value.stderr)
+
+
+@pytest.mark.parametrize(("value", "words"), _CASES["wrong"].items())
+def test_wrong_values_are_refused(value: str, words: str) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        helm_template("--set", value)
+
+    assert words in refused.value.stderr
 
 
 def test_an_image_is_needed_and_the_refusal_says_how_to_get_one() -> None:

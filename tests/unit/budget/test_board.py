@@ -23,7 +23,7 @@ from dask_adaptive.budget.board import (
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.plan import Claimed
 from dask_adaptive.model.spec import InvalidPolicy
-from support.budgets import WRONG
+from support.policies import WRONG_BUDGETS
 from support.tables import table
 from support.worlds import facts
 
@@ -209,7 +209,7 @@ def test_a_budget_is_read() -> None:
     assert 120.0 == found.reclaim.after_s
 
 
-@pytest.mark.parametrize(("spec", "field", "words"), WRONG)
+@pytest.mark.parametrize(("spec", "field", "words"), WRONG_BUDGETS)
 def test_what_is_wrong_is_refused(spec: dict[str, Any], field: str, words: str) -> None:
     with pytest.raises(InvalidPolicy) as refused:
         parse_budget(spec)
