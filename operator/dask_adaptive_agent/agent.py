@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -11,7 +11,7 @@ from uuid import uuid4
 import distributed
 from distributed.core import Status
 
-from dask_adaptive_agent import __version__, patching, wire
+from dask_adaptive_agent import __version__, wire
 from dask_adaptive_agent.answers import Answers
 from dask_adaptive_agent.demand.client_calls import ClientCalls
 from dask_adaptive_agent.demand.demand import DemandView
@@ -30,7 +30,7 @@ from dask_adaptive_agent.quotas.roster import Entry, Roster, SoleBytes
 from dask_adaptive_agent.quotas.worker_limits import WorkerLimits
 from dask_adaptive_agent.relief.registry import Reliefs, at_start
 from dask_adaptive_agent.relief.workers_to_close import WorkersToClose
-from dask_adaptive_agent.service.gate import Gates
+from dask_adaptive_agent.service.service import Service
 from dask_adaptive_agent.service.task_mover import StuckThreads
 from dask_adaptive_agent.shuffle.delay import ShuffleDelay
 from dask_adaptive_agent.shuffle.runs import Barriers, Shuffles
@@ -46,10 +46,6 @@ LEAVE_MS = 25_000
 
 #: While a scheduler ends, nothing is done again.
 ENDING = (Status.closing, Status.closed, Status.failed)
-
-
-#: A worker with one of these statuses is on its way out, by whoever's decision.
-LEAVING = frozenset({Status.closing_gracefully, Status.closing, Status.closed, Status.failed})
 
 
 class Agent:
@@ -78,7 +74,7 @@ class Agent:
         self.floors = WorkerFloors(self)
         self.clients = ClientCalls(self)
         # The ways out of service, which take workers over from each other.
-        self.gates = Gates(self)
+        self.service = Service(self)
         self.durations = Durations(self)
         self.cordons = Cordons(self)
         self.drains = Drains(self)
@@ -257,7 +253,7 @@ class Agent:
         self.cordons.worker_joined(self.roster.of(ws) or self.roster.add(ws))
         self.plans.worker_joined(group_of(ws).stem)
         self.drains.worker_joined(ws)
-        for drain in self.drains.terminations().values():
+        for drain in self.service.terminating().values():
             if drain.ws is not ws and str(drain.name) == str(ws.name):
                 # One that departs gives its name to another one: its pins stay with it.
                 self.pins.leases.move(str(ws.name), drain.ws.address)
@@ -267,28 +263,9 @@ class Agent:
         self.floors.leases.cut(client)
         self.demand.quiet.client_left(client)
 
-    def out_of_service(self) -> Collection[str]:
-        """Addresses of workers that get no more tasks because of us: they drain, or are stopped."""
-        some = (self.drains.ongoing, self.cordons.ongoing)
-        return frozenset().union(*some) if any(some) else ()
-
-    def in_service(self, workers: Collection[WorkerState] | None = None) -> list[WorkerState]:
-        """Those of `workers` (None: all, in the scheduler's order) that do not leave."""
-        scheduler, leaving = self.scheduler, self.out_of_service()
-        among = scheduler.workers.values() if workers is None else workers
-        staying = [ws for ws in among if ws.address not in leaving]
-        # Scheduler.running is kept in step with statuses, and enums hash in Python code.
-        if len(scheduler.running) < len(staying):
-            staying = [ws for ws in staying if ws in scheduler.running or ws.status not in LEAVING]
-        return staying
-
-    def is_draining(self, address: str) -> bool:
-        """Tells whether a worker drains, or somebody else retires it; being stopped is less."""
-        return address in self.drains.ongoing or self.drains.is_others(address)
-
     def offered(self, entries: dict[str, Entry]) -> list[WorkerState]:
         """Those of the roster that `workers_to_close` lets go, all memory that stays counted."""
-        out = self.out_of_service()
+        out = self.service.out_of_service()
         staying = [entry.ws for address, entry in entries.items() if address not in out]
         # Fail closed: nobody may go.
         return self.parts.section("who may go", lambda: self.closing.offered(staying), [])
@@ -299,7 +276,7 @@ class Agent:
             if self.clients.is_sending:
                 return []
             named = self.pins.leases.names()
-            for held in (self.out_of_service(), self.pins.in_shuffles()):
+            for held in (self.service.out_of_service(), self.pins.in_shuffles()):
                 if held:
                     workers = [ws for ws in workers if ws.address not in held]
         except Exception:
@@ -314,7 +291,7 @@ class Agent:
 
     def expect_leaving(self) -> None:
         """To be called before a worker is cordoned, or drains."""
-        self._expect("gates", lambda put: put.put(patching.STATUS_CHANGE, self.gates.hearing))
+        self._expect("gates", self.service.install)
         self._expect("copies", self.drains.asked.install)
         self.expect_holds()
 

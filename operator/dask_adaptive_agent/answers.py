@@ -13,9 +13,9 @@ from dask_adaptive_agent import wire
 from dask_adaptive_agent.component import Component
 from dask_adaptive_agent.protocol.changes import Signs
 from dask_adaptive_agent.protocol.handlers import sendable, whole
-from dask_adaptive_agent.quotas.cordons import SHORT
 from dask_adaptive_agent.quotas.roster import managed_bytes
 from dask_adaptive_agent.relief.workers_to_close import Delegate
+from dask_adaptive_agent.service.service import SHORT
 from dask_adaptive_agent.worker_side import lifetime
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Answers(Component):
         wants = section("wants", lambda: agent.floors.rows() + agent.clients.rows(), None)
         of = agent.drains
         retirements = section("retirements", lambda: self._drains(of.retirements()), None)
-        departures = section("departures", lambda: self._drains(of.terminations()), None)
+        departures = section("departures", lambda: self._drains(agent.service.terminating()), None)
         # Fail closed: nobody may go while it is not known who must stay.
         is_known = None not in (actors, pins, wants, retirements, departures)
         return {
@@ -192,7 +192,7 @@ class Answers(Component):
         workers = {address: entry.ws for address, entry in self.agent.roster.entries.items()}
         # A plain dict also saves milliseconds: the scheduler's own is sorted, and slow to walk.
         overrides: dict[str, Any] = {"workers_to_close": lambda: offered, "workers": workers}
-        leaving = self.agent.out_of_service()
+        leaving = self.agent.service.out_of_service()
         if leaving:
             leaving_s = sum([workers[a].occupancy for a in leaving if a in workers])
             overrides["workers"] = {a: ws for a, ws in workers.items() if a not in leaving}

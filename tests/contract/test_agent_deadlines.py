@@ -468,7 +468,7 @@ async def test_a_worker_that_is_short_of_time_is_not_at_a_limit(c, s, a, b, agen
 
     seen = await ask(s, wire.OBSERVE, meters=True)
     assert not seen["stops"]
-    assert {a.address} == set(agent.out_of_service())
+    assert {a.address} == set(agent.service.out_of_service())
     assert re.search(
         r"ends in (60|5\d) s, .* may take \d", agent.cordons.ongoing[a.address].why.message
     )

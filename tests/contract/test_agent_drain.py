@@ -584,7 +584,7 @@ async def test_a_cordoned_worker_whose_process_ends_hands_its_results_over(c, s,
 async def test_a_cordoned_worker_that_is_paused_takes_nothing(c, s, a, b, agent) -> None:
     futures = await _cordoned(c, s, a, b)
     b.status = Status.paused
-    await until(lambda: agent.gates.get(b.address).reported == Status.paused)
+    await until(lambda: agent.service.gate_of(b.address).reported == Status.paused)
 
     assert [(wire.ACTIVE, wire.V_NO_RECIPIENT)] == await retire(s, a.name)
     b.status = Status.running

@@ -206,7 +206,7 @@ async def test_of_a_cordon_nothing_is_left(c, s, a, b, way, fault) -> None:
         await until(lambda: scene.agent.cordons.ongoing)
         assert s.workers[a.address] not in s.running
         await its_limit_is_lifted(scene)
-    await until(lambda: not scene.agent.out_of_service())
+    await until(lambda: not scene.agent.service.out_of_service())
     await until(lambda: not tasks_of_ours())
     assert not scene.agent.cordons.ongoing
     if fault is not scheduler_is_closed:

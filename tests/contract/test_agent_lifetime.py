@@ -184,7 +184,7 @@ async def test_cancelled_it_is_back_in_service(c, s, a, b, agent, is_retired) ->
     if is_retired:
         await retire(s, a.name, busy_ok=True)
     ending = asyncio.ensure_future(agent.drains.lifetime(a.address))
-    await until(lambda: agent.drains.terminations())
+    await until(lambda: agent.service.terminating())
     assert Status.closing_gracefully == s.workers[a.address].status
 
     ending.cancel()

@@ -204,7 +204,7 @@ async def test_a_metric_that_is_no_number_costs_its_own_row_only(s, a, b) -> Non
     assert 1000 == seen["workers"]["memory"][slot[str(b.name)]]
 
 
-@pytest.mark.parametrize("part", ["pins.rows", "floors.rows", "drains.terminations"])
+@pytest.mark.parametrize("part", ["pins.rows", "floors.rows", "service.terminating"])
 @with_agent(client=False)
 async def test_nobody_may_go_while_it_is_not_known_who_must_stay(s, a, b, agent, part) -> None:
     assert (await ask(s, wire.OBSERVE))["closable"]

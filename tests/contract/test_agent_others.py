@@ -83,7 +83,7 @@ async def test_a_users_own_retirement_takes_a_worker_over(c, s, a, b, agent, opt
 
     assert [a.address] == list(await c.retire_workers([a.address], **options))
 
-    assert not agent.out_of_service()
+    assert not agent.service.out_of_service()
     if options:  # it stays, out of service, as its user has said; and we may go on with it
         assert Status.closing_gracefully == s.workers[a.address].status
         await until_state(s, a.name, wire.DRAINED)
@@ -275,7 +275,7 @@ async def test_restarts_of_workers_that_drain(c, s, a, b, agent) -> None:
     await c.restart()
 
     await until(lambda: len(s.running) == 2)
-    assert not agent.out_of_service()
+    assert not agent.service.out_of_service()
     assert 8 == len(await c.gather(c.map(slow, range(8), delay_s=0, pure=False)))
 
 
@@ -288,7 +288,7 @@ async def test_a_worker_that_is_closed_while_it_drains(c, s, a, b, agent) -> Non
     await asyncio.gather(a.close(), ask(s, wire.CANCEL, names=[a.address]))
 
     await until(lambda: a.address not in s.workers)
-    assert not agent.out_of_service()
+    assert not agent.service.out_of_service()
     assert [("gone", "")] == await retire(s, a.name)
     await c.gather(results)
 

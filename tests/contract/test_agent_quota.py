@@ -545,7 +545,7 @@ async def test_a_cordoned_worker_is_on_its_way_out(c, s, *workers, agent) -> Non
     a = workers[0]
     await cordoned_at_one_run(c, s, a)
 
-    assert {a.address} == set(agent.out_of_service())
+    assert {a.address} == set(agent.service.out_of_service())
     assert a.address not in s.workers_to_close(n=4)
     seen = await ask(s, wire.OBSERVE)
     assert seen["stops"][0]["slot"] not in seen["closable"]

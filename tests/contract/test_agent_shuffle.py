@@ -78,9 +78,9 @@ async def test_a_new_shuffle_chooses_as_upstream_if_there_are_no_others(
     """The task that begins it runs on a worker that leaves; it could not begin elsewhere."""
     future = rechunked(c)
     await until(lambda: any(ws.processing for ws in s.workers.values()))
-    agent.out_of_service = lambda: set(s.workers) if leaving == "everybody" else 1 / 0
+    agent.service.out_of_service = lambda: set(s.workers) if leaving == "everybody" else 1 / 0
     await until(agent.shuffles.running)
-    del agent.out_of_service
+    del agent.service.out_of_service
 
     assert 4 == len(agent.shuffles.running()[0].participants)
     assert 6400 == await future

@@ -276,7 +276,7 @@ class Fire:
             await ask(self.s, wire.UNPIN, source=source, owner="fire")
         await ask(self.s, wire.CANCEL, names=list(self.workers))
         await until(self._all_serve)
-        await until(lambda: not self.agent.out_of_service())
+        await until(lambda: not self.agent.service.out_of_service())
         self.s.validate_state()
         # Under test distributed allows so many transitions; here that is a round's, not the fire's.
         self.s.transition_counter = 0
@@ -375,7 +375,7 @@ class Fire:
             print(ws, ws.status.name, here, going and (going.terms, going.message))
             print("   ", {ts.key: ts.state for ts in ws.processing})
             if ws not in self.s.running:
-                gate = self.agent.gates.get(ws.address)
+                gate = self.agent.service.gate_of(ws.address)
                 print("   ", gate and vars(gate), *self.s.get_events(ws.address), sep="\n    ")
         print("unfinished:")
         for ts in self.s.tasks.values():

@@ -18,7 +18,7 @@ from dask_adaptive_agent import wire
 from dask_adaptive_agent.component import Component, logged
 from dask_adaptive_agent.pins.pinned_workers import KNOWN
 from dask_adaptive_agent.service.data_copier import Copier, is_stuck
-from dask_adaptive_agent.service.gate import Gate, cancel_other, next_look_s
+from dask_adaptive_agent.service.service import Gate, cancel_other, next_look_s
 from dask_adaptive_agent.service.task_mover import Mover, arriving
 from dask_adaptive_agent.text import duration, plural, size_of
 
@@ -109,7 +109,7 @@ class Drain(Component):
         #: When a refusable one was last requested; such a request has a lease.
         self.renewed_at = self.since
         self.ends_at = self.since + terms.left_s
-        self._owner = agent.drains
+        self._owner, self._cordons = agent.drains, agent.cordons
         self._mover, self._copier = Mover(agent, self.ws), Copier(agent, self.ws)
         self._tasks_seen = len(self.ws.processing)
         self._giving_back: asyncio.Future[None] | None = None
@@ -217,9 +217,9 @@ class Drain(Component):
             return False
         if any(other is not self.ws for other in self.scheduler.running):
             return False
-        if self.agent.cordons.is_spent(self.ws):
+        if self._cordons.is_spent(self.ws):
             return False
-        if self.ws.processing or is_stuck(self.scheduler, self.ws, self.agent.cordons):
+        if self.ws.processing or is_stuck(self.agent.service, self.ws):
             return True
         is_final = self.is_drained.is_set()
         return not is_final and bool(self.scheduler.queued or self.scheduler.unrunnable)
@@ -247,7 +247,7 @@ class Drain(Component):
     def _waits_for(self) -> str:
         """In words; empty when nothing but data is left."""
         ws, words = self.ws, []
-        if ws.processing or arriving(self.scheduler, ws) or self.gate.bound():
+        if ws.processing or arriving(self.scheduler, ws) or self.gate.bound(self._cordons.room):
             words.append(f"{plural(len(ws.processing), 'task')} to finish")
         if not self.terms.is_refusable:  # else these are objections
             if ws.actors:
@@ -260,7 +260,7 @@ class Drain(Component):
     def _wait(self, waits_for: str, copies: list[TaskState]) -> None:
         self.phase = Phase.WAITING
         self.gate.thaw()
-        self._tasks_seen += self.gate.admit()
+        self._tasks_seen += self.gate.admit(self._cordons.room)
         self._mover.ask()
         moves = f"; copies {_sizes(copies)} meanwhile" if copies else ""
         self.message = f"waits for {waits_for}{moves}"

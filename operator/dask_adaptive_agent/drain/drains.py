@@ -18,7 +18,7 @@ from dask_adaptive_agent.component import Component, logged
 from dask_adaptive_agent.drain.drain import Drain, Terms, Veto, rename
 from dask_adaptive_agent.patching import Call, Patches
 from dask_adaptive_agent.service.data_copier import RequestedCopies, is_stuck
-from dask_adaptive_agent.service.gate import Gate
+from dask_adaptive_agent.service.service import Gate, Taker
 from dask_adaptive_agent.service.task_mover import arriving
 from dask_adaptive_agent.text import common_name, plural
 from dask_adaptive_agent.worker_side import lifetime
@@ -57,9 +57,8 @@ class Drains(Component):
 
     def __init__(self, agent: Agent) -> None:
         super().__init__(agent)
-        #: Cordoned workers are taken over from there, and given back to it.
-        self.cordons, self._gates = agent.cordons, agent.gates
-        self.ongoing: dict[str, Drain] = {}
+        self.service, self.cordons = agent.service, agent.cordons
+        self.ongoing: dict[str, Drain] = self.service.draining
         self.asked = RequestedCopies(agent)
         self._verdicts: dict[str, tuple[float, Veto]] = {}
         self._called_off: dict[str, tuple[float, Terms]] = {}  # by name: until when, and how
@@ -77,7 +76,7 @@ class Drains(Component):
                 self._look(drain)
             return self._outcome(drain)
         name = str(ws.name)
-        if self.is_others(ws.address):
+        if self.service.is_others(ws.address):
             return outcome(name, wire.DRAINING, "is being retired by somebody else")
         veto = self._verdict(ws)
         if veto is None or veto.code != wire.V_TIMEOUT:
@@ -109,7 +108,7 @@ class Drains(Component):
     def leave(self, names: Iterable[str], terms: Terms) -> list[wire.RetireOutcome]:
         """Drain workers whose processes end, or return how far they are; each by its address."""
         asked = list(names)
-        ending = {address: str(one.name) for address, one in self.terminations().items()}
+        ending = {address: str(one.name) for address, one in self.service.terminating().items()}
         named = self.agent.roster.named(asked, ending)
         found = {ws.address: ws for each in named for ws in each}
         for ws in found.values():
@@ -199,8 +198,7 @@ class Drains(Component):
         most_s = self.agent.settings.lifetime_s
         if not most_s:
             # Stock code moves its data now: the end of a cordon must not bring it back meanwhile.
-            self.cordons.hand_over(address)
-            self._gates.forget(address)
+            self.service.forget(address)
             return
         drain: Drain | None = None
         try:
@@ -237,25 +235,18 @@ class Drains(Component):
             for gate in taken:
                 self._others_are_done(gate, is_retired=gate.ws.address in retired)
 
-    def is_others(self, address: str) -> bool:
-        """Tells whether somebody else retires a worker, or waits for his turn to do so."""
-        gate = self._gates.get(address)
-        return gate is not None and gate.others > 0
-
     def _taken_over(self, ws: WorkerState) -> Gate:
         self._verdicts.pop(ws.address, None)
         drain = self.ongoing.get(ws.address)
         if drain is not None and drain.terms.is_refusable:
             drain.hand_over()
-        self.cordons.hand_over(ws.address)
-        gate = self._gates.hold(ws)
-        gate.is_frozen = True  # they are about to tell it
-        gate.others += 1
+        gate = self.service.hold(ws)
+        self.service.hand(gate, Taker.STOCK)
         return gate
 
     def _others_are_done(self, gate: Gate, *, is_retired: bool) -> None:
         gate.others -= 1
-        if gate.others or self._gates.get(gate.ws.address) is not gate:
+        if gate.others or self.service.gate_of(gate.ws.address) is not gate:
             return  # the worker is gone, or another call goes on
         gate.is_frozen = True
         if gate.ws.address in self.ongoing:
@@ -271,18 +262,9 @@ class Drains(Component):
             drain.renewed_at = self.clock()
             drain.look()
 
-    def terminations(self) -> dict[str, Drain]:
-        """Those that cannot be refused: the process is about to end."""
-        return {a: one for a, one in self.ongoing.items() if not one.terms.is_refusable}
-
     def retirements(self) -> dict[str, Drain]:
         """Those that may come back."""
         return {a: one for a, one in self.ongoing.items() if one.terms.is_refusable}
-
-    def name_of(self, ws: WorkerState) -> str:
-        """The name by which others know a worker, also when it has been renamed."""
-        drain = self.ongoing.get(ws.address)
-        return str(ws.name if drain is None else drain.name)
 
     def worker_left(self, address: str) -> None:
         self.outlived.discard(address)
@@ -291,7 +273,6 @@ class Drains(Component):
         drain = self.ongoing.get(address)
         if drain is not None:
             drain.end(is_gone=True)
-        self._gates.forget(address)
 
     def close(self, *, is_closing: bool = False) -> None:
         """Stop all; back to service unless the scheduler itself closes."""
@@ -367,8 +348,8 @@ class Drains(Component):
     def _begin(self, ws: WorkerState, terms: Terms) -> Drain:
         logger.info("Draining worker %s (%s): %s", ws.name, ws.address, terms.reason)
         self.agent.expect_leaving()
-        self.cordons.hand_over(ws.address)
-        drain = self.ongoing[ws.address] = Drain(self.agent, self._gates.hold(ws), terms)
+        drain = Drain(self.agent, self.service.hold(ws), terms)
+        self.service.hand(drain.gate, drain)
         return drain
 
     def _terminating(self, ws: WorkerState, terms: Terms) -> Drain:
@@ -403,7 +384,7 @@ class Drains(Component):
             return Veto(wire.V_ACTORS, "holds actors, which can't be moved")
         if ws.processing and not any(other is not ws for other in self.scheduler.running):
             return Veto(wire.V_NO_RECIPIENT, "has tasks, and no other worker is in service")
-        if is_stuck(self.scheduler, ws, self.cordons):
+        if is_stuck(self.service, ws):
             return Veto(wire.V_NO_RECIPIENT, "no other worker can take its data")
         held = self.asked.uncopyable(ws)
         return Veto(wire.V_UNCOPYABLE, held) if held else None
@@ -488,7 +469,7 @@ class UpstreamCalls(Component):
             return
         # Fail open: the call is obeyed, noted or not.
         with logged(logger, "Failed to find the pins that a call to %s workers has broken", verb):
-            leaving = self.agent.out_of_service()  # their pins have been respected
+            leaving = self.agent.service.out_of_service()  # their pins have been respected
             staying = [ws for ws in named if ws.address not in leaving]
             pinned = [(ws, held) for ws in staying if (held := self.agent.pins.holders(ws))]
             if not pinned:

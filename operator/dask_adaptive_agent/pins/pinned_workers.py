@@ -63,7 +63,7 @@ class PinnedWorkers(Component):
     def worker_left(self, ws: WorkerState) -> None:
         """All pins end with their worker, unless another has taken its name."""
         self.leases.drop(ws.address)
-        for name in {str(ws.name), self.agent.drains.name_of(ws)} & self.leases.names():
+        for name in {str(ws.name), self.agent.service.name_of(ws)} & self.leases.names():
             others = self.scheduler.workers.values()
             if not any(str(other.name) == name for other in others if other is not ws):
                 self.leases.drop(name)
@@ -82,7 +82,7 @@ class PinnedWorkers(Component):
 
     def name_of(self, ws: WorkerState) -> str:
         """By which name a worker is pinned: one that departs keeps its own until it is taken."""
-        name = self.agent.drains.name_of(ws)
+        name = self.agent.service.name_of(ws)
         owner = self.scheduler.aliases.get(name, ws.address)
         return name if owner == ws.address else str(ws.name)
 

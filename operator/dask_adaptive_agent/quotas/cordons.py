@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from distributed.core import Status
 
@@ -24,7 +24,7 @@ from dask_adaptive_agent.patching import Call, Patch, Patches
 from dask_adaptive_agent.quotas.deadlines import LOOK_S, SEARCH_S, Deadlines
 from dask_adaptive_agent.quotas.failures import Failures, Record
 from dask_adaptive_agent.quotas.worker_limits import NEVER, PASSED
-from dask_adaptive_agent.service.gate import SHORTEST_LOOK_S, Gate
+from dask_adaptive_agent.service.service import SHORT, SHORTEST_LOOK_S, Cordon, Gate, Taker, Why
 from dask_adaptive_agent.service.task_mover import Mover, stealing
 from dask_adaptive_agent.text import duration, plural
 from dask_adaptive_agent.worker_side import lifetime
@@ -40,9 +40,6 @@ logger = logging.getLogger(__name__)
 
 #: The most pressing first: that order counts where not all may be cordoned.
 ORDER = (wire.S_PATTERN, wire.S_FAILURES, wire.S_TASKS)
-
-#: The kind of a worker that is short of time. Not on the wire: those are `Meters.too_short`.
-SHORT = "short"
 
 #: Cordoned workers that one look checks.
 AT_ONCE = 100
@@ -62,38 +59,17 @@ STAYING = (Status.init, Status.running, Status.paused)
 REFUSED = "dask-adaptive-refused"
 
 
-class Why(NamedTuple):
-    """The limit that a worker has come to: `SHORT`, or one of `wire.S_*`; and a sentence."""
-
-    kind: str
-    message: str
-    is_bounded: bool = True  # no more than `LimitRequest.stops` at once
-    is_exact: bool = False  # whatever pins the worker, and whatever is bound to it
-
-
-class Cordon(NamedTuple):
-    gate: Gate
-    why: Why
-    since: float
-    mover: Mover
-    group: str  # of the operator's, whose stops count together
-
-
 class Cordons(Component):
     """Every worker that is cordoned, by address."""
 
     def __init__(self, agent: Agent) -> None:
         super().__init__(agent)
         self.entries, self.limits = agent.roster.entries, agent.limits
-        self.durations, self.gates = agent.durations, agent.gates
+        self.durations, self.service = agent.durations, agent.service
         self.failures = Failures(self.clock, lambda: len(self.scheduler.workers))
         self.assigned = AssignedRuns(agent)
         self.deadlines = Deadlines(agent)
-        self.ongoing: OrderedDict[str, Cordon] = OrderedDict()
-        #: Cordoned since the last request, out of service ever since, and no longer in our hands:
-        #: they still count, or more workers would be missing than the operator has allowed. The
-        #: groups by address.
-        self._taken: dict[str, str] = {}
+        self.ongoing = self.service.cordoned
         self._is_closed = False
         self._timer: asyncio.TimerHandle | None = None  # None: not started, or closed
 
@@ -113,7 +89,7 @@ class Cordons(Component):
         self._arm(LOOK_S)
 
     def limits_changed(self) -> None:
-        self._taken.clear()
+        self.service.taken_over.clear()
         self.failures.keep_for([rules.window_s for rules in self.limits.rules])
         for entry in self.entries.values():  # `worker_joined` does it for a new one
             self._apply_to(entry)
@@ -204,19 +180,13 @@ class Cordons(Component):
         window_s = self.limits.of_worker(entry.ws).rules.window_s
         return entry.record.within(window_s, self.clock())
 
-    def hand_over(self, address: str) -> None:
-        """End a cordon, if there is one, for a caller that holds its gate from now on."""
-        cordon = self.ongoing.pop(address, None)
-        if cordon is not None and cordon.why.is_bounded:
-            self._taken[address] = cordon.group
-
     def take_back(self, gate: Gate) -> None:
         """Open a gate that was somebody else's, unless its worker is to be cordoned."""
         with logged(logger, "Failed to cordon worker %s", gate.ws.address):
             entry = self.agent.roster.of(gate.ws)
             if entry is not None and self._cordon(entry, gate):
                 return
-        gate.release()
+        self.service.hand(gate, Taker.NOBODY)
 
     def room(self, ws: WorkerState) -> int:
         """The number of tasks bound to a worker that its exact quota still allows."""
@@ -225,29 +195,6 @@ class Cordons(Component):
         if entry is None or entry.exact_at == NEVER or ws.address in self.agent.pins.in_shuffles():
             return NEVER
         return max(0, entry.exact_at - self.assigned.given(entry))
-
-    def is_short(self, address: str) -> bool:
-        """Tells whether a worker is cordoned because it is short of time."""
-        cordon = self.ongoing.get(address)
-        return cordon is not None and cordon.why.kind == SHORT
-
-    def is_cordoned(self, ws: WorkerState) -> bool:
-        """
-        Tells whether a worker gets no new tasks, but stays: its copies are safe.
-
-        None that drains is among them, or two could rely on each other, and none that closes.
-        """
-        cordon = self.ongoing.get(ws.address)
-        is_same = cordon is not None and cordon.gate.ws is ws
-        return is_same and ws.status == Status.closing_gracefully
-
-    def recipients(self) -> Iterator[WorkerState]:
-        """Those that may fetch copies: neither paused, nor frozen as far as they know."""
-        for cordon in self.ongoing.values():
-            gate = cordon.gate
-            is_running = gate.reported == Status.running and not gate.is_settling
-            if is_running and self.is_cordoned(gate.ws):
-                yield gate.ws
 
     def worker_joined(self, entry: Entry) -> None:
         """It gets tasks as soon as it runs, so check now whether its end allows that."""
@@ -261,7 +208,7 @@ class Cordons(Component):
         entry = self.entries.get(address)
         if entry is not None and entry.record is not None:
             self.failures.forget(entry.record)
-        self.hand_over(address)
+        self.service.forget(address)
 
     def close(self, *, is_closing: bool = False) -> None:
         """Cordon nobody any more; open all gates unless the scheduler itself closes."""
@@ -272,9 +219,9 @@ class Cordons(Component):
         self.limits.clear()
         self.durations.switch(False)
         self.assigned.uninstall()
-        cordons, self.ongoing = self.ongoing, OrderedDict()
-        for cordon in () if is_closing else cordons.values():
-            cordon.gate.open()
+        for cordon in [] if is_closing else list(self.ongoing.values()):
+            self.service.hand(cordon.gate, Taker.NOBODY)
+        self.ongoing.clear()
 
     def _refresh(self) -> None:
         if self.limits.are_exact:
@@ -324,24 +271,23 @@ class Cordons(Component):
 
         Somebody else may have taken it out of service through `gate`, and be done.
         """
-        ws, out = entry.ws, self.ongoing
+        ws, out, taken = entry.ws, self.ongoing, self.service.taken_over
         if ws.address in out:
             return True
         why = None if self._is_closed else self._why(entry)
         if why is None:
             return False
         group = self.limits.of_worker(ws).rules.group
-        if why.is_bounded and ws.address not in self._taken:
+        if why.is_bounded and ws.address not in taken:
             bounded = {address: one.group for address, one in out.items() if one.why.is_bounded}
-            if not self.limits.may_cordon(group, Counter({**self._taken, **bounded}.values())):
+            if not self.limits.may_cordon(group, Counter({**taken, **bounded}.values())):
                 return False
         gate = gate or self._own_gate(ws, why)
         if gate is None:
             return False
         self.agent.expect_leaving()
-        out[ws.address] = Cordon(gate, why, self.clock(), Mover(self.agent, ws), group)
-        gate.thaw()
-        gate.shut()
+        cordon = Cordon(gate, why, self.clock(), Mover(self.agent, ws), group)
+        self.service.hand(gate, cordon)
         self._report(entry, why)
         self._hasten()
         return True
@@ -350,8 +296,8 @@ class Cordons(Component):
         """None: the worker is on its way out; even so, it gets no run beyond an exact quota."""
         if ws.status not in STAYING:
             return None
-        gate = self.gates.hold(ws)
-        if not self.agent.is_draining(ws.address):
+        gate = self.service.hold(ws)
+        if not self.service.is_draining(ws.address):
             return gate
         if why.is_exact:
             gate.shut()  # it stays for a while, or somebody else's call waits for its turn
@@ -409,14 +355,14 @@ class Cordons(Component):
                 continue
             self.ongoing[address] = cordon._replace(why=why)
             waits = why.kind != wire.S_TASKS and self.deadlines.may_wait_for(ws.resources.keys())
-            cordon.gate.admit(resources=not (waits or why.is_exact))
+            cordon.gate.admit(self.room, resources=not (waits or why.is_exact))
             if why.kind == SHORT:
                 self._use_time(entry, cordon, move_until)
         self._release_surplus()
-        for address in list(self._taken):
+        for address in list(self.service.taken_over):
             taken = self.scheduler.workers.get(address)
-            if taken in self.scheduler.running and not self.agent.is_draining(address):
-                del self._taken[address]
+            if taken in self.scheduler.running and not self.service.is_draining(address):
+                del self.service.taken_over[address]
 
     def _use_time(self, entry: Entry, cordon: Cordon, until: float) -> None:
         """Move away what does not fit into the time that a worker has left; give it what does."""
@@ -426,7 +372,7 @@ class Cordons(Component):
                 back=self.deadlines.may_wait, stays=lambda ts: has_begun(entry.ws, ts) or fits(ts)
             )
         if entry.runs < entry.stop_at and self._why_failed(entry) is None:
-            cordon.gate.offer(fits)
+            cordon.gate.offer(fits, self.room)
 
     def _release_surplus(self) -> None:
         """Open the gates of those that the operator's numbers do not allow any more."""
@@ -440,8 +386,7 @@ class Cordons(Component):
                 self._release(address)
 
     def _release(self, address: str) -> None:
-        # First out of the books: it gets tasks at once, and may be cordoned again.
-        self.ongoing.pop(address).gate.release()
+        self.service.hand(self.ongoing[address].gate, Taker.NOBODY)
 
     def _look_alone(self) -> None:
         """One look of the timer's."""

@@ -127,7 +127,7 @@ class Deadlines(Component):
 
     def _judge(self, now: float) -> None:
         # Locals, because this is done for each of thousands of workers.
-        running, since, is_short = Status.running, now - LATE_S, self.agent.cordons.is_short
+        running, since, is_short = Status.running, now - LATE_S, self.agent.service.is_short
         in_service = [
             e for e in self.entries.values() if e.ws.status is running or is_short(e.ws.address)
         ]

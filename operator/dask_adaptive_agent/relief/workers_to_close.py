@@ -83,7 +83,7 @@ class WorkersToClose(Component):
             return [ws for ws in holders if ws.address in named]
         if all([ws.processing for ws in holders]):
             return []
-        valid = self._valid(self.agent.in_service(holders))
+        valid = self._valid(self.agent.service.in_service(holders))
         # The least data first; of equals, the last one that came.
         idle = sorted([ws for ws in reversed(valid) if not ws.processing], key=_nbytes)
         spare = sum(map(_memory_limit, holders)) - MEMORY_RATIO * sum(map(_nbytes, holders))
@@ -114,7 +114,7 @@ class WorkersToClose(Component):
         attribute: str = "address",
     ) -> list[Any]:
         """The answer of upstream's method as if workers on their way out were gone already."""
-        workers = self.agent.in_service()
+        workers = self.agent.service.in_service()
         overrides: dict[str, Any] = {"plugins": {"": self}}
         if not HAS_HOOK:
             # It is given only those that may go, with numbers that mean the same.
@@ -134,7 +134,7 @@ class WorkersToClose(Component):
     def _of_rule(self, named: Any, attribute: str) -> list[Any]:
         """The workers in somebody's own answer that nothing holds, and that do not leave yet."""
         try:
-            free = self.agent.free(self.agent.in_service())
+            free = self.agent.free(self.agent.service.in_service())
             allowed = {getattr(ws, attribute) for ws in free}
             return [one for one in named if one in allowed]
         except Exception:

@@ -18,11 +18,11 @@ from dask_adaptive_agent.service.task_mover import considered
 from dask_adaptive_agent.text import group_of
 
 if TYPE_CHECKING:
-    from distributed.scheduler import Scheduler, TaskState, WorkerState
+    from distributed.scheduler import TaskState, WorkerState
 
     from dask_adaptive_agent.agent import Agent
     from dask_adaptive_agent.patching import Patches
-    from dask_adaptive_agent.quotas.cordons import Cordons
+    from dask_adaptive_agent.service.service import Service
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ CALLS_HOME = 3
 FULL = 0.6
 
 
-def last_copies(ws: WorkerState, cordons: Cordons) -> list[TaskState]:
+def last_copies(service: Service, ws: WorkerState) -> list[TaskState]:
     """
     Results that would be lost with this worker.
 
@@ -69,23 +69,23 @@ def last_copies(ws: WorkerState, cordons: Cordons) -> list[TaskState]:
     return [
         ts
         for ts in ws.has_what
-        if not ts.actor and (len(ts.who_has or ()) < 2 or not _is_safe(ts, ws, cordons))
+        if not ts.actor and (len(ts.who_has or ()) < 2 or not _is_safe(service, ts, ws))
     ]
 
 
-def _is_safe(ts: TaskState, ws: WorkerState, cordons: Cordons) -> bool:
+def _is_safe(service: Service, ts: TaskState, ws: WorkerState) -> bool:
     return any(
-        other is not ws and (other.status in IN_SERVICE or cordons.is_cordoned(other))
+        other is not ws and (other.status in IN_SERVICE or service.is_cordoned(other))
         for other in ts.who_has or ()
     )
 
 
-def is_stuck(scheduler: Scheduler, ws: WorkerState, cordons: Cordons) -> bool:
+def is_stuck(service: Service, ws: WorkerState) -> bool:
     """Tells whether a worker has last copies that no other worker could take."""
-    for workers in (scheduler.running, cordons.recipients()):
+    for workers in (service.scheduler.running, service.recipients()):
         if any(other is not ws for other in workers):
             return False
-    return bool(last_copies(ws, cordons))
+    return bool(last_copies(service, ws))
 
 
 class _Request(NamedTuple):
@@ -260,14 +260,14 @@ class Copier(Component):
     def __init__(self, agent: Agent, ws: WorkerState) -> None:
         super().__init__(agent)
         self.ws = ws
-        self.cordons, self.every = agent.cordons, agent.drains.asked
+        self.service, self.every = agent.service, agent.drains.asked
         self.moved = self.moved_bytes = 0
         self._asked: dict[Any, _Request] = {}
         self._heard: dict[str, float] = {}  # when a recipient last got something, by address
 
     def step(self) -> list[TaskState]:
         """Ask for what was not asked for; returns all that would be lost now."""
-        copies = last_copies(self.ws, self.cordons)
+        copies = last_copies(self.service, self.ws)
         self._account(copies)
         asked, running, now, every = self._asked, self.scheduler.running, self.clock(), self.every
         missing = [
@@ -276,7 +276,7 @@ class Copier(Component):
             if (request := asked.get(ts.key)) is None
             or request.ts is not ts
             or request.recipient.address not in every.asked.get(ts.key, ())  # has failed
-            or not (request.recipient in running or self.cordons.is_cordoned(request.recipient))
+            or not (request.recipient in running or self.service.is_cordoned(request.recipient))
             or not (now - request.at < PATIENCE_S or self._is_coming(request, now))
         ]
         under_way = len(copies) - len(missing)
@@ -320,7 +320,7 @@ class Copier(Component):
             if request.recipient in holders:
                 self._heard[request.recipient.address] = self.clock()
                 self.every.arrived(key, request.recipient)
-                if self.ws in holders and self.cordons.is_cordoned(request.recipient):
+                if self.ws in holders and self.service.is_cordoned(request.recipient):
                     superfluous.append(request.ts)
             if holders:
                 self.moved += 1
@@ -356,7 +356,7 @@ class Copier(Component):
             promised[address] = promised.get(address, 0) + request.ts.nbytes
         others = considered(self.scheduler.running, self.ws)
         if not others:
-            others = considered(self.cordons.recipients(), self.ws)
+            others = considered(self.service.recipients(), self.ws)
         own = group_of(self.ws)
         rows = [
             _Recipient(group_of(ws) != own, ws.nbytes + promised.get(ws.address, 0), ws.address, ws)

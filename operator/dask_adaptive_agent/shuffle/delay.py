@@ -228,7 +228,7 @@ class ShuffleDelay(Component):
             return "it has begun, or nobody wants it any more"
         if not wait.calls:
             return "nobody who asked for it is connected any more"
-        ending = self.agent.drains.terminations()
+        ending = self.agent.service.terminating()
         if any([worker in ending for worker in wait.calls.values()]):
             return "a worker that has an input of it is about to end"
         return self._why_not(upcoming, wait)
@@ -242,7 +242,7 @@ class ShuffleDelay(Component):
             return f"it may not wait any longer ({duration(most_s)})"
         if wait.calls and self.agent.roster.is_settling():
             return ""
-        workers = self.agent.in_service()
+        workers = self.agent.service.in_service()
         threads = sum(ws.nthreads for ws in workers)
         each = max(1, round(threads / len(workers))) if workers else 1
         coming = self._coming(wait, now) + self._may_come(upcoming, now)
@@ -286,7 +286,7 @@ class ShuffleDelay(Component):
         wait.let_go()
         if waited_s < 1.0 or self._barriers.get(id) is None:
             return
-        workers = self.agent.in_service()
+        workers = self.agent.service.in_service()
         came = [str(ws.name) for ws in workers if ws.address not in wait.before]
         self.agent.notes.add(
             wire.N_SHUFFLE_WAITED,

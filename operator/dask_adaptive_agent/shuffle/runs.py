@@ -183,7 +183,7 @@ class Shuffles(Component):
         with logged(logger, "Failed to find the workers in service; a shuffle may take all"):
             # When the new run is on the books.
             self.scheduler.loop.asyncio_loop.call_soon(self.look)
-            workers = self.agent.in_service()
+            workers = self.agent.service.in_service()
             if workers and len(workers) < len(self.scheduler.workers):
                 return Delegate(self.scheduler, workers={ws.address: ws for ws in workers})
         return None

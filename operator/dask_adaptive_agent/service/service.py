@@ -1,23 +1,33 @@
-"""Takes workers out of service and back, and holds them between; decides nothing."""
+"""
+Who is in service and who is not, and the gates that take workers out of service and back.
+
+Decides nothing: cordons, drains and stock calls that retire workers are given a worker, or give it
+back, by `Service.hand`.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable
+import enum
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import wraps
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distributed.core import Status
 
+from dask_adaptive_agent import patching
 from dask_adaptive_agent.component import Component
+from dask_adaptive_agent.service.task_mover import Mover
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, TaskState, WorkerState
 
     from dask_adaptive_agent.agent import Agent
+    from dask_adaptive_agent.patching import Patches
 
 #: Seconds between two looks at a worker that is on its way out; a drained one is looked at as
 #: often. The more there is to look at, the longer: all looks together take about 1 % of the loop.
@@ -30,6 +40,15 @@ OFFERED = 100
 
 #: Looking through all tasks without a worker takes at most this part of the time.
 LOOK_PART = 0.02
+
+#: A worker with one of these statuses is on its way out, by whoever's decision.
+LEAVING = frozenset({Status.closing_gracefully, Status.closing, Status.closed, Status.failed})
+
+#: The kind of a cordon of a worker that is short of time. Not on the wire: see `Meters.too_short`.
+SHORT = "short"
+
+#: The number of tasks that a worker may still be given.
+Room = Callable[["WorkerState"], int]
 
 
 def next_look_s(scheduler: Scheduler, ws: WorkerState) -> float:
@@ -61,7 +80,7 @@ class Gate:
     frozen it.
     """
 
-    agent: Agent
+    service: Service
     ws: WorkerState
     #: Something of ours keeps the worker out of service, or lets somebody else do so.
     is_held: bool = True
@@ -74,7 +93,7 @@ class Gate:
     others: int = 0
 
     def __post_init__(self) -> None:
-        self.scheduler = self.agent.scheduler
+        self.scheduler = self.service.scheduler
         #: What the worker says of itself: to be restored, and not to be heard meanwhile. One that
         #: is registering says that it runs as soon as it does.
         self.reported: Status = Status.running if self.ws.status == Status.init else self.ws.status
@@ -134,7 +153,7 @@ class Gate:
             self._tell(Status.closing_gracefully)
         return False
 
-    def bound(self, *, resources: bool = False) -> list[TaskState]:
+    def bound(self, room: Room, *, resources: bool = False) -> list[TaskState]:
         """
         Tasks that wait for this worker alone, because it is out of service.
 
@@ -144,21 +163,20 @@ class Gate:
         is only counted with `resources`.
         """
         scheduler, ws = self.scheduler, self.ws
-        if not scheduler.unrunnable or self._is_ending or self.agent.cordons.room(ws) <= 0:
+        if not scheduler.unrunnable or self._is_ending or room(ws) <= 0:
             return []
-        named = self.agent.gates.unrunnable(
-            (ws.address, ws.host, *(ws.resources if resources else ()))
-        )
+        names = (ws.address, ws.host, *(ws.resources if resources else ()))
+        named = self.service.unrunnable(names)
         with self._in_running():
             return [ts for ts in named if ws in (scheduler.valid_workers(ts) or ())]
 
-    def admit(self, *, resources: bool = False) -> int:
+    def admit(self, room: Room, *, resources: bool = False) -> int:
         """Give the worker, who must not be frozen, the tasks that are bound to it; how many."""
         if self.reported != Status.running:
             return 0
-        bound = self.bound(resources=resources)
+        bound = self.bound(room, resources=resources)
         if bound:
-            most = self.agent.cordons.room(self.ws)
+            most = room(self.ws)
             if resources:  # the rest is for those that come and have them, too
                 most = min(most, self._free)
             bound.sort(key=lambda ts: ts.priority or ())
@@ -169,9 +187,9 @@ class Gate:
                 self.scheduler.transitions({ts.key: "processing" for ts in bound}, self._stimulus())
         return len(bound)
 
-    def offer(self, fits: Callable[[TaskState], bool]) -> None:
+    def offer(self, fits: Callable[[TaskState], bool], room: Room) -> None:
         """Give the worker, who must not be frozen, some tasks of the queue for its free threads."""
-        queued, most = self.scheduler.queued, min(self._free, self.agent.cordons.room(self.ws))
+        queued, most = self.scheduler.queued, min(self._free, room(self.ws))
         if not queued or most <= 0 or self.reported != Status.running:
             return
         for ts in [ts for ts in queued.peekn(OFFERED) if fits(ts)][:most]:
@@ -215,39 +233,160 @@ class Gate:
                 comm.send({**change, "stimulus_id": self._stimulus()})
 
     def _stimulus(self) -> str:
-        return f"dask-adaptive-{self.agent.clock()}"
+        return f"dask-adaptive-{self.service.clock()}"
 
 
-class Gates(Component):
+class Why(NamedTuple):
+    """The limit that a worker has come to: `SHORT`, or one of `wire.S_*`; and a sentence."""
+
+    kind: str
+    message: str
+    is_bounded: bool = True  # no more than `LimitRequest.stops` at once
+    is_exact: bool = False  # whatever pins the worker, and whatever is bound to it
+
+
+class Cordon(NamedTuple):
+    """The worker behind a gate gets no new tasks, and stays."""
+
+    gate: Gate
+    why: Why
+    since: float
+    mover: Mover
+    group: str  # of the operator's, whose cordons count together
+
+
+class Taker(enum.Enum):
+    """Who else a worker is handed to, but a cordon or a drain."""
+
+    NOBODY = "it is back in service"
+    STOCK = "a call of somebody else that retires it goes on"
+
+
+class Service(Component):
     """
-    One gate for each worker that is held, or has not confirmed yet that it serves again.
+    Every worker that is out of service, by address: cordoned, draining, or retired by stock calls.
 
-    Cordons, drains and calls of somebody else take a worker over from each other with its gate.
+    One gate for each worker that is held, or has not confirmed yet that it serves again: who takes
+    a worker over gets its gate with it.
     """
 
     def __init__(self, agent: Agent) -> None:
         super().__init__(agent)
-        self._by_address: dict[str, Gate] = {}
+        self.cordoned: OrderedDict[str, Cordon] = OrderedDict()
+        self.draining: dict[str, Any] = {}  # `Drain`s
+        #: Cordoned since the last request for limits, out of service ever since, and handed to
+        #: somebody else: they use up a cordon all the same, or more workers would be missing than
+        #: the operator has allowed. The groups by address.
+        self.taken_over: dict[str, str] = {}
+        self._gates: dict[str, Gate] = {}
         self._unrunnable: dict[str, list[TaskState]] | None = None  # by what they name
+
+    def install(self, patches: Patches) -> None:
+        patches.put(patching.STATUS_CHANGE, self._hearing)
+
+    def hand(self, gate: Gate, to: Any) -> None:
+        """
+        Hand a worker to a `Cordon`, a `Drain`, or a `Taker`: the books first, then its gate.
+
+        To open a gate has the scheduler assign tasks at once, and whoever is asked meanwhile must
+        find the worker where it is now.
+        """
+        address = gate.ws.address
+        if to is Taker.NOBODY:
+            self.cordoned.pop(address, None)
+            gate.release()
+            return
+        self._take_over(address)
+        if isinstance(to, Cordon):
+            self.cordoned[address] = to
+            gate.thaw()
+            gate.shut()
+        elif to is Taker.STOCK:
+            gate.others += 1
+            gate.is_frozen = True  # they are about to tell it
+        else:
+            self.draining[address] = to  # it shuts the gate itself, when it needs to
+
+    def forget(self, address: str) -> None:
+        """The worker has left, or stock code alone goes on with it."""
+        self._take_over(address)
+        self._gates.pop(address, None)
+
+    def _take_over(self, address: str) -> None:
+        cordon = self.cordoned.pop(address, None)
+        if cordon is not None and cordon.why.is_bounded:
+            self.taken_over[address] = cordon.group
 
     def hold(self, ws: WorkerState) -> Gate:
         """The worker's gate, or a new one that is open."""
-        gate = self.get(ws.address)
+        gate = self.gate_of(ws.address)
         if gate is None or gate.ws is not ws:
-            gate = Gate(self.agent, ws)
-            self._by_address[ws.address] = gate
+            gate = self._gates[ws.address] = Gate(self, ws)
         gate.is_held = True
         return gate
 
-    def get(self, address: str) -> Gate | None:
-        gate = self._by_address.get(address)
+    def gate_of(self, address: str) -> Gate | None:
+        gate = self._gates.get(address)
         if gate is not None and not gate.is_held and not gate.is_settling:
-            del self._by_address[address]
+            del self._gates[address]
             return None
         return gate
 
-    def forget(self, address: str) -> None:
-        self._by_address.pop(address, None)
+    def out_of_service(self) -> Collection[str]:
+        """Addresses of workers that get no more tasks because of us."""
+        some = (self.draining, self.cordoned)
+        return frozenset().union(*some) if any(some) else ()
+
+    def in_service(self, workers: Collection[WorkerState] | None = None) -> list[WorkerState]:
+        """Those of `workers` (None: all, in the scheduler's order) that do not leave."""
+        scheduler, leaving = self.scheduler, self.out_of_service()
+        among = scheduler.workers.values() if workers is None else workers
+        staying = [ws for ws in among if ws.address not in leaving]
+        # Scheduler.running is kept in step with statuses, and enums hash in Python code.
+        if len(scheduler.running) < len(staying):
+            staying = [ws for ws in staying if ws in scheduler.running or ws.status not in LEAVING]
+        return staying
+
+    def is_others(self, address: str) -> bool:
+        """Tells whether somebody else retires a worker, or waits for his turn to do so."""
+        gate = self.gate_of(address)
+        return gate is not None and gate.others > 0
+
+    def is_draining(self, address: str) -> bool:
+        """Tells whether a worker drains, or somebody else retires it; a cordon is less."""
+        return address in self.draining or self.is_others(address)
+
+    def is_short(self, address: str) -> bool:
+        """Tells whether a worker is cordoned because it is short of time."""
+        cordon = self.cordoned.get(address)
+        return cordon is not None and cordon.why.kind == SHORT
+
+    def is_cordoned(self, ws: WorkerState) -> bool:
+        """
+        Tells whether a worker gets no new tasks, but stays: its copies are safe.
+
+        None that drains is among them, or two could rely on each other, and none that closes.
+        """
+        cordon = self.cordoned.get(ws.address)
+        is_same = cordon is not None and cordon.gate.ws is ws
+        return is_same and ws.status == Status.closing_gracefully
+
+    def recipients(self) -> Iterator[WorkerState]:
+        """Cordoned ones that may fetch copies: neither paused, nor frozen as far as they know."""
+        for cordon in self.cordoned.values():
+            gate = cordon.gate
+            is_running = gate.reported == Status.running and not gate.is_settling
+            if is_running and self.is_cordoned(gate.ws):
+                yield gate.ws
+
+    def terminating(self) -> dict[str, Any]:
+        """Drains that cannot be refused: the process is about to end."""
+        return {a: one for a, one in self.draining.items() if not one.terms.is_refusable}
+
+    def name_of(self, ws: WorkerState) -> str:
+        """The name by which others know a worker, also when it has been renamed."""
+        drain = self.draining.get(ws.address)
+        return str(ws.name if drain is None else drain.name)
 
     def unrunnable(self, names: Iterable[str]) -> list[TaskState]:
         """
@@ -270,12 +409,12 @@ class Gates(Component):
         self.scheduler.loop.asyncio_loop.call_later(pause_s, setattr, self, "_unrunnable", None)
         return by_name
 
-    def hearing(self, stock: Callable[..., Any]) -> Callable[..., Any]:
+    def _hearing(self, stock: Callable[..., Any]) -> Callable[..., Any]:
         """The stream handler "worker-status-change" that does not hear a worker behind a gate."""
 
         @wraps(stock)
         def heard(**msg: Any) -> Any:
-            gate = self.get(msg.get("worker", ""))
+            gate = self.gate_of(msg.get("worker", ""))
             if gate is None or gate.hears(msg.get("status")):
                 return stock(**msg)
             return None
