@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dask_adaptive.kube.worker_pods import Costs, container_costs
+from dask_adaptive.kube.worker_pods import Costs, container_costs, listed
 
 #: Set by `build_worker_deployment_spec` in each container where the user has not.
 _ADDED = frozenset({"DASK_WORKER_NAME", "DASK_SCHEDULER_ADDRESS"})
@@ -48,7 +48,7 @@ Sketch = tuple[Container, ...]
 def sketch(pod_spec: Mapping[str, Any] | None) -> Sketch:
     """What is compared of a pod spec. Those of equal workers are one object, to save memory."""
     try:
-        return _one_for_all(tuple(map(_container, (pod_spec or {}).get("containers") or ())))
+        return _one_for_all(tuple(map(_container, listed((pod_spec or {}).get("containers")))))
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
         return ()  # of a shape that nobody knows: never drift
 
@@ -112,14 +112,14 @@ def _first_difference(wanted: Iterable[tuple[str, Any]], found: Iterable[tuple[s
 
 
 def _container(body: Mapping[str, Any]) -> Container:
-    env = {str(e["name"]): _value(e) for e in body.get("env") or () if e["name"] not in _ADDED}
+    env = {str(e["name"]): _value(e) for e in listed(body.get("env")) if e["name"] not in _ADDED}
     return Container(
         name=str(body.get("name") or ""),
         image=str(body.get("image") or ""),
-        command=tuple(map(str, body.get("command") or ())),
-        args=tuple(map(str, body.get("args") or ())),
+        command=tuple(map(str, listed(body.get("command")))),
+        args=tuple(map(str, listed(body.get("args")))),
         env=tuple(sorted(env.items())),
-        env_from=tuple(json.dumps(_bare(e), sort_keys=True) for e in body.get("envFrom") or ()),
+        env_from=tuple(json.dumps(_bare(e), sort_keys=True) for e in listed(body.get("envFrom"))),
         resources=tuple(sorted(container_costs(body).items())),
     )
 

@@ -299,13 +299,6 @@ def as_text(value: Any) -> str:
     return value
 
 
-def as_texts(value: Any) -> tuple[str, ...]:
-    """A list of texts, or none: what is iterated over must not be one long text."""
-    if not isinstance(value or [], list):
-        raise TypeError(f"a list is expected, not {value!r:.40}")
-    return tuple(map(as_text, value or ()))
-
-
 def _labels(body: Mapping[str, Any]) -> Mapping[str, str]:
     labels = body["metadata"].get("labels") or {}
     return {as_text(name): as_text(value) for name, value in labels.items()}

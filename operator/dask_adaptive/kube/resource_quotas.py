@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dask_adaptive.kube.objects import Meta, OfNoCluster, as_text, as_texts, parse_meta
-from dask_adaptive.kube.worker_pods import Costs, Shape, thousandths
+from dask_adaptive.kube.objects import Meta, OfNoCluster, as_text, parse_meta
+from dask_adaptive.kube.worker_pods import Costs, Shape, listed, thousandths
 from dask_adaptive.model.amounts import format_bytes
 from dask_adaptive.model.scaling import Room
 
@@ -46,11 +46,10 @@ class QuotaObject(OfNoCluster):
 
 def parse_quota(body: Mapping[str, Any]) -> QuotaObject:
     spec, status = body.get("spec") or {}, body.get("status") or {}
-    plain = [Scope(name) for name in as_texts(spec.get("scopes"))]
-    terms = (spec.get("scopeSelector") or {}).get("matchExpressions") or ()
+    plain = [Scope(as_text(name)) for name in listed(spec.get("scopes"))]
     selected = [
-        Scope(as_text(t["scopeName"]), as_text(t["operator"]), as_texts(t.get("values")))
-        for t in terms
+        Scope(as_text(t["scopeName"]), as_text(t["operator"]), tuple(listed(t.get("values"))))
+        for t in listed((spec.get("scopeSelector") or {}).get("matchExpressions"))
     ]
     return QuotaObject(
         parse_meta(body),

@@ -54,8 +54,13 @@ def which(
     return next(started, next(named, 0))
 
 
+def listed(value: Any) -> Sequence[Any]:
+    """A list, or none: of one long text nobody is to look at each character."""
+    return value if isinstance(value, (list, tuple)) else ()
+
+
 def command_line(container: Mapping[str, Any]) -> list[str]:
-    return [*map(str, (*(container.get("command") or ()), *(container.get("args") or ())))]
+    return [str(word) for field in ("command", "args") for word in listed(container.get(field))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +103,7 @@ def pod_costs(spec: Mapping[str, Any]) -> Costs:
         run one after the other, the greediest counts, and those that stay on (`restartPolicy:
         Always`) add up with all that come later. A limit is a request where nothing else is said.
     """
-    containers, first = spec.get("containers") or (), spec.get("initContainers") or ()
+    containers, first = listed(spec.get("containers")), listed(spec.get("initContainers"))
     if len(containers) + len(first) > _CONTAINERS:
         raise ValueError("too many containers")
     total = sum(map(container_costs, containers), Counter[str]())
@@ -172,7 +177,7 @@ def resources_of(pod_spec: Mapping[str, Any] | None) -> Resources:
 
 
 def _worker_container(pod_spec: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    containers = [c for c in (pod_spec or {}).get("containers") or () if isinstance(c, Mapping)]
+    containers = [c for c in listed((pod_spec or {}).get("containers")) if isinstance(c, Mapping)]
     at = which(containers, "worker", lambda c: _STARTS_WORKER.search(" ".join(_words(c))))
     return containers[at] if containers else {}
 
@@ -191,7 +196,7 @@ def _words(container: Mapping[str, Any]) -> list[str]:
 
 
 def _environment(container: Mapping[str, Any]) -> dict[str, str]:
-    said = [(str(e.get("name")), e.get("value")) for e in container.get("env") or ()]
+    said = [(str(e.get("name")), e.get("value")) for e in listed(container.get("env"))]
     return {name: text for name, text in said if isinstance(text, str) and len(text) <= _VALUE}
 
 
