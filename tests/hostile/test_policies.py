@@ -16,9 +16,20 @@ from dask_adaptive.model.policy import InvalidPolicy, Policy, parse_policy
 from dask_adaptive.model.recycle import Use
 from dask_adaptive.model.windows import is_open, turns_at
 from dask_adaptive.planner.context import in_numbers
-from dask_adaptive.planner.plan import plan
 from support.policies import schema_of
-from support.worlds import GPU, GROUP, NOW, busy, cluster, dated, group_of, pending, watched, worker
+from support.worlds import (
+    GPU,
+    GROUP,
+    NOW,
+    busy,
+    cluster,
+    dated,
+    group_of,
+    pending,
+    plan,
+    watched,
+    worker,
+)
 
 CASES = int(os.environ.get("HOSTILE_CASES", "100"))
 

@@ -24,8 +24,7 @@ from dask_adaptive.model.recycle import (
     Use,
     Window,
 )
-from dask_adaptive.planner.plan import plan
-from support.worlds import NOW, PAST, POLICY, cluster, dated, past_of, short
+from support.worlds import NOW, PAST, POLICY, cluster, dated, past_of, plan, short
 
 RECYCLE = Recycle(tasks=TaskQuota(20), memory=MemoryQuota(hard=0.9))
 SPENT = {"use": Use(runs=25)}

@@ -28,11 +28,13 @@ from dask_adaptive.model.observed import (
     Want,
 )
 from dask_adaptive.model.past import GroupPast, Past, Recommendation
-from dask_adaptive.model.plan import Action, DeleteCluster, Plan, Retire, SetReplicas
+from dask_adaptive.model.plan import Action, DeleteCluster, Outcome, Plan, Retire, SetReplicas
 from dask_adaptive.model.policy import ClusterRef, Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Quota
-from dask_adaptive.planner.plan import plan
+from dask_adaptive.planner import memory
+from dask_adaptive.planner import plan as planner
+from dask_adaptive.planner.context import PassContext
 
 NOW = 1_000.0
 KEY = ClusterKey("ns", "etl")
@@ -187,6 +189,18 @@ def cluster(
     )  # fmt: skip
     settings = {"session": "s", "agent": "1", "target": target, "workers": processes, **scheduler}
     return ObservedCluster(key=KEY, groups=groups, scheduler=ObservedScheduler(**settings))
+
+
+def plan(observed: ObservedCluster, policy: Policy, past: Past, *, now: float) -> Plan:
+    return planner.plan(PassContext.of(observed, policy, past, now=now))
+
+
+def remember(
+    past: Past, observed: ObservedCluster, policy: Policy, decided: Plan,
+    outcomes: Sequence[Outcome], *, now: float,
+) -> Past:  # fmt: skip
+    context = PassContext.of(observed, policy, past, now=now)
+    return memory.remember(context, decided, outcomes, now=now)
 
 
 def decide(world: ObservedCluster, past: Past = PAST, *, now: float = NOW, **policy: Any) -> Plan:

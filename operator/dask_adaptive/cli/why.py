@@ -20,7 +20,6 @@ from dask_adaptive.model.amounts import counted, format_bytes, format_duration, 
 from dask_adaptive.model.observed import ObservedCluster, ObservedWorker, Serving
 from dask_adaptive.model.past import Past
 from dask_adaptive.model.reason import Reason
-from dask_adaptive.planner.context import Horizon
 from dask_adaptive.planner.leave import VetoContext, veto
 
 #: When a hold on a worker, a group or a cluster ends, by `Reason`.
@@ -140,8 +139,8 @@ class Live:
     def _objection(self, worker: ObservedWorker, idle_s: float) -> tuple[Reason, str] | None:
         serving = [w for w in self.workers if isinstance(w.lifecycle, Serving) and w.takes_tasks]
         in_service = sum(len(w.dask_names) for w in serving)
-        horizon = Horizon(clocks=self.observed.clocks)
-        blocker = veto(worker, VetoContext(Past(), horizon, in_service, idle_s))
+        clocks = self.observed.clocks
+        blocker = veto(worker, VetoContext(Past(), 0.0, clocks, in_service, idle_s))
         return (blocker.reason, blocker.message) if blocker else None
 
     def pins(self) -> list[PinView]:

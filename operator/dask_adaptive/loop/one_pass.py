@@ -31,7 +31,7 @@ from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import RecyclePast
 from dask_adaptive.planner.capacity import READY_S
 from dask_adaptive.planner.caps import deletion
-from dask_adaptive.planner.context import IdleTime, in_numbers
+from dask_adaptive.planner.context import IdleTime, PassContext
 from dask_adaptive.planner.effective_quotas import with_walltimes
 from dask_adaptive.planner.memory import heard, remember
 from dask_adaptive.planner.plan import plan
@@ -125,19 +125,19 @@ class ClusterLoop:
             self._past = heard(self._past, now=ports.clock())
         seen = join(self._key, view, answer, self._joined)
         observed = self._with_late(with_walltimes(seen, policy))
-        policy, idle = in_numbers(policy, observed, self._past)
-        decided = plan(observed, policy, self._past, now=ports.clock())
+        context = PassContext.of(observed, policy, self._past, now=ports.clock())
+        policy, decided = context.policy, plan(context)
         ports.claim(_claims(decided, policy))
         outcomes = await act(decided, policy, ports, self._attempts, self._still_unused(policy))
         unheard = await self._limit(observed, decided)
         before, now = self._past.recycle, ports.clock()
-        self._past = remember(self._past, observed, policy, decided, outcomes, now=now)
+        self._past = remember(context, decided, outcomes, now=now)
         self._chronicle.note(observed, policy, decided, outcomes, now=now)
         await self._announce(observed, policy, decided)
         recycled = recycles(self._past.recycle, self._calendar, observed, now=now, unheard=unheard)
         status = status_of(
             observed, policy, decided, outcomes, now=now, before=self._status, recycles=recycled,
-            last=self._chronicle.last, idle=idle, generation=generation,
+            last=self._chronicle.last, idle=context.idle_times, generation=generation,
         )  # fmt: skip
         aborts = events_of_aborts(self._past.recycle, before)
         await self._report(observed, status, decided, outcomes, aborts)

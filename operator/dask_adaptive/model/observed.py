@@ -100,6 +100,11 @@ class Demand:
     unknown_s: float = 0.5  # `distributed.scheduler.unknown-task-duration`
     age_s: float = 0.0  # since it was measured
 
+    @property
+    def has_work(self) -> bool:
+        is_asked = self.needs or self.shuffles or self.incoming
+        return bool(is_asked) or any(row.unfinished for row in self.prefixes)
+
 
 @dataclass(frozen=True, slots=True)
 class Quiet:

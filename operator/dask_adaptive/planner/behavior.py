@@ -11,7 +11,6 @@ from dask_adaptive.model.past import Change, GroupPast, Recommendation
 from dask_adaptive.model.plan import Step
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.scaling import Behavior, Direction, RatePolicy, RateType, Select
-from dask_adaptive.planner.context import Horizon
 
 #: With no recommendation for so long we were blind: what was before no longer counts.
 BLIND_S = 20.0
@@ -22,7 +21,7 @@ CHANGES = 200
 
 def damped(
     wanted: int, current: int, behavior: Behavior, past: GroupPast,
-    *, idle_timeout_s: float, since: float | None, horizon: Horizon, lowest: int = 0,
+    *, idle_timeout_s: float, since: float | None, now: float, lowest: int = 0,
     highest: float = math.inf,
 ) -> tuple[int, tuple[Step, ...]]:  # fmt: skip
     """
@@ -42,8 +41,8 @@ def damped(
     Source:
         HorizontalPodAutoscaler (autoscaling/v2), `spec.behavior`.
     """
-    watched_s = 0.0 if since is None else max(0.0, horizon.now - since)
-    by = _Damping(behavior, past, idle_timeout_s, watched_s, horizon, lowest, highest)
+    watched_s = 0.0 if since is None else max(0.0, now - since)
+    by = _Damping(behavior, past, idle_timeout_s, watched_s, now, lowest, highest)
     steps = []
     number = wanted
     for rule in (by.stabilized, by.limited):
@@ -92,7 +91,7 @@ class _Damping:
     past: GroupPast
     idle_timeout_s: float
     watched_s: float  # so long the load has been watched, without a gap
-    horizon: Horizon
+    now: float
     lowest: int
     highest: float
 
@@ -105,13 +104,11 @@ class _Damping:
         if window_s <= 0:
             return None
         if self._is_watched(window_s):
-            ages = [(self.horizon.now - r.at, r.replicas) for r in self.past.recommendations]
+            ages = [(self.now - r.at, r.replicas) for r in self.past.recommendations]
             recent = [wanted, *(replicas for age_s, replicas in ages if age_s < window_s)]
             held = max(current, min(recent)) if is_rise else min(current, max(recent))
             if held == wanted:
                 return None
-            last_s = min(a for a, n in ages if (n <= held if is_rise else n >= held))
-            self.horizon.is_over(window_s - last_s)
         else:
             # HPA, too, holds what it finds at its own start, as if it had been recommended then
             # (recordInitialRecommendation).
@@ -121,12 +118,8 @@ class _Damping:
         return Step("window", held, reason, f"{wanted} wanted, {held} held {until}")
 
     def _is_watched(self, window_s: float) -> bool:
-        if not self.horizon.is_over(window_s - self.watched_s):
-            return False
-        if any(self.horizon.now - r.at < BLIND_S for r in self.past.recommendations[-1:]):
-            return True
-        self.horizon.within(window_s)  # watched from now on
-        return False
+        last = self.past.recommendations[-1:]
+        return self.watched_s >= window_s and any(self.now - r.at < BLIND_S for r in last)
 
     def limited(self, steady: int, current: int) -> Step | None:
         if steady > (owed := _owed(current, self.past)):
@@ -142,22 +135,20 @@ class _Damping:
         return None if steady <= limit else _rated(up, "scaleUp", steady, limit)
 
     def _fallen(self, steady: int, current: int) -> Step | None:
-        down, past, horizon = self.behavior.scale_down, self.past, self.horizon
+        down, past = self.behavior.scale_down, self.past
         # As with HPA, small beside what is asked for: of workers that leave one by one, the last
         # step is always small beside those that are left.
         asked = current if past.desired is None else min(current, past.desired)
         if steady < asked and (tolerated := self._tolerated(down, steady, asked)) is not None:
             return tolerated
-        since_up_s = self.watched_s if past.up_at is None else horizon.now - past.up_at
-        if not horizon.is_over(down.delay_after_scale_up_s - max(0.0, since_up_s)):
+        since_up_s = self.watched_s if past.up_at is None else self.now - past.up_at
+        if max(0.0, since_up_s) < down.delay_after_scale_up_s:
             delay = format_duration(down.delay_after_scale_up_s)
             message = f"{steady} needed, {current} held for {delay} after more were requested"
             return Step("delay", current, Reason.SCALE_DOWN_LIMITED, message)
         # What left before we watched is not known: until a period is over its policy lets none go.
         numbers = (
-            _fallen_by(p, self._at_start(current, p))
-            if horizon.is_over(p.period_s - self.watched_s)
-            else current
+            _fallen_by(p, self._at_start(current, p)) if self.watched_s >= p.period_s else current
             for p in down.policies
         )
         limit = min(current, _allowed(down, steady, current, numbers))
@@ -172,8 +163,7 @@ class _Damping:
 
     def _at_start(self, current: int, policy: RatePolicy) -> int:
         """Workers at the beginning of the period, had nothing changed but what we asked for."""
-        ages = ((self.horizon.now - c.at, c.workers) for c in self.past.changes)
-        recent = (n for age_s, n in ages if not self.horizon.is_over(policy.period_s - age_s))
+        recent = (c.workers for c in self.past.changes if self.now - c.at < policy.period_s)
         return max(0, current - sum(recent))
 
 

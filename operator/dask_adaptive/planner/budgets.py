@@ -12,7 +12,7 @@ from dask_adaptive.model.observed import Clocks, ObservedGroup, ObservedWorker
 from dask_adaptive.model.past import Past
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Recycle, StrategyType
-from dask_adaptive.model.windows import is_open, turns_at
+from dask_adaptive.model.windows import is_open
 from dask_adaptive.planner.context import PassContext
 from dask_adaptive.planner.effective_quotas import own_margin_s
 from dask_adaptive.planner.groups import GroupWorkers
@@ -39,9 +39,9 @@ class RecycleContext:
     left: int  # recycles that maxPerHour still allows
     is_scaled: bool  # its number of workers is ours to set
 
-    @property
+    @cached_property
     def clocks(self) -> Clocks:
-        return self.context.horizon.clocks
+        return self.context.clocks
 
     @cached_property
     def recycle(self) -> Recycle:
@@ -50,16 +50,13 @@ class RecycleContext:
     @cached_property
     def is_open(self) -> bool:
         """A window is, or there is none."""
-        windows, at = self.context.policy.disruption.windows, self.context.observed.at
-        self.context.horizon.within(turns_at(windows, at) - at)
-        return is_open(windows, at)
+        return is_open(self.context.policy.disruption.windows, self.context.observed.at)
 
     @cached_property
     def aborted(self) -> Mapping[str, tuple[float, str]]:
         """Workers whose replacement did not come: until when it is not tried again, and why."""
         known = self.context.past.recycle.aborted
-        now, is_over = self.context.now, self.context.horizon.is_over
-        return {name: one for name, one in known.items() if not is_over(one[0] - now)}
+        return {name: one for name, one in known.items() if one[0] > self.context.now}
 
     @cached_property
     def surges(self) -> bool:
@@ -89,8 +86,7 @@ def left_this_hour(context: PassContext) -> int:
     workers = sum(len(g.workers) for g in context.observed.groups)
     if limit is None:
         return workers
-    ages = (context.now - at for at in context.past.recycle.begun)
-    begun = sum(not context.horizon.is_over(HOUR_S - age_s) for age_s in ages)
+    begun = sum(context.now - at < HOUR_S for at in context.past.recycle.begun)
     return max(0, limit.of(workers) - begun)
 
 
@@ -193,7 +189,7 @@ def _untimely(
     if not at.is_open:
         return Reason.NOT_YET, f"{message}; waits for a window (disruption.windows)"
     least_s = at.recycle.min_age_s
-    if least_s and not at.context.horizon.is_over(least_s - at.clocks.pod_age_s(worker)):
+    if at.clocks.pod_age_s(worker) < least_s:
         least = format_duration(least_s)
         return Reason.NOT_YET, f"{message}; its pod is younger than {least} (minAge)"
     return None

@@ -24,7 +24,7 @@ from dask_adaptive.model.observed import (
 from dask_adaptive.model.past import Past
 from dask_adaptive.model.recycle import RecyclePast
 from dask_adaptive.model.scaling import GroupBounds
-from dask_adaptive.planner.context import Horizon, PassContext, scaled_groups
+from dask_adaptive.planner.context import PassContext, scaled_groups
 
 #: So much of one thread may be missing at no cost that anybody notices. Of a worker's threads it is
 #: whole tasks, and one that lasts would wait for good.
@@ -75,9 +75,7 @@ class Part:
     begins_s: float = 0.0  # from now; infinite: nobody can tell
 
 
-def parts_of(
-    demand: Demand, horizon: Horizon, *, threads: int, duration_s: float
-) -> tuple[Part, ...]:
+def parts_of(demand: Demand, *, threads: int, duration_s: float) -> tuple[Part, ...]:
     """
     All work that any worker may do, by kind.
 
@@ -85,7 +83,7 @@ def parts_of(
         threads: Of connected workers: so many tasks run, others that are assigned have not begun.
         duration_s: `target.duration`: in which time work is to be done once workers are there.
     """
-    rows = [_lasting(r, demand.age_s, horizon) for r in demand.prefixes if r.unfinished > 0]
+    rows = [_lasting(r, demand.age_s) for r in demand.prefixes if r.unfinished > 0]
     flow = sum(row.running + row.ready for row in rows)
     known: list[Part] = []
     previous: list[tuple[PrefixWork, Part]] = []
@@ -101,23 +99,25 @@ def parts_of(
     return tuple(part for part in known if part.seconds > 0)
 
 
-def _lasting(row: PrefixWork, age_s: float, horizon: Horizon) -> PrefixWork:
+def stepped_s(row: PrefixWork, age_s: float) -> tuple[float, float]:
+    """How long the longest running task of a kind is taken to last, and the seconds to the next."""
+    lasts_s = row.longest_s + age_s
+    shortest_s = UNKNOWN_STEP_S if row.mean_s is None else KNOWN_STEP_S
+    step_s = max(shortest_s, 2.0 ** (math.frexp(lasts_s)[1] - 4))
+    stepped = step_s * math.floor(lasts_s / step_s)
+    return stepped, stepped + step_s - lasts_s
+
+
+def _lasting(row: PrefixWork, age_s: float) -> PrefixWork:
     """
     The same work some time after it was measured, while no task has ended.
 
     The time that the longest task has taken goes on in steps of an eighth to a sixteenth: it is no
     more than a hint at its end, and a task of hours need not be looked at each second.
     """
-    if not row.running:
+    if not row.running or age_s <= 0:
         return row
-    lasts_s = row.longest_s + age_s
-    shortest_s = UNKNOWN_STEP_S if row.mean_s is None else KNOWN_STEP_S
-    step_s = max(shortest_s, 2.0 ** (math.frexp(lasts_s)[1] - 4))
-    stepped_s = step_s * math.floor(lasts_s / step_s)
-    horizon.within(stepped_s + step_s - lasts_s)
-    if age_s <= 0 or stepped_s <= row.longest_s:
-        return row
-    return replace(row, longest_s=stepped_s)
+    return replace(row, longest_s=max(row.longest_s, stepped_s(row, age_s)[0]))
 
 
 def left_after(parts: Iterable[Part], at_s: float, thread_seconds: float) -> tuple[Part, ...]:
@@ -246,21 +246,19 @@ class Supply:
         return self.connected + len(self.pending)
 
 
-def supplies(context: PassContext, horizon: Horizon) -> tuple[Supply, ...]:
+def supplies(context: PassContext) -> tuple[Supply, ...]:
     """The groups that are scaled, in the order in which they grow."""
     default, groups = context.default_group, scaled_groups(context.observed, context.policy)
-    every = [_supply(bounds, group, context.past, horizon) for group, bounds in groups]
+    clocks = context.clocks
+    every = [_supply(bounds, group, context.past, clocks) for group, bounds in groups]
     return tuple(sorted(every, key=lambda s: (-s.priority, s.name != default, s.name)))
 
 
-def _supply(bounds: GroupBounds, group: ObservedGroup, past: Past, horizon: Horizon) -> Supply:
+def _supply(bounds: GroupBounds, group: ObservedGroup, past: Past, clocks: Clocks) -> Supply:
     there = [w for w in group.workers if isinstance(w.lifecycle, _STAYING)]
     connected = [w for w in there if w.dask_names]
-    mine = past.of(group.name)
-    is_assumed = not mine.starts and past.recycle.ready_s == READY_S
-    known_s = ASSUMED_S if is_assumed else past.recycle.ready_s
-    arrival_s = max(0.0, known_s if mine.arrival_s is None else mine.arrival_s)
-    pending = [_comes_in_s(w, arrival_s, horizon) for w in there if not w.dask_names]
+    arrival_s = arrival_of(past, group.name)
+    pending = [_comes_in_s(w, arrival_s, clocks) for w in there if not w.dask_names]
     return Supply(
         name=group.name,
         maximum=bounds.maximum,
@@ -270,18 +268,28 @@ def _supply(bounds: GroupBounds, group: ObservedGroup, past: Past, horizon: Hori
         busy=sum(w.processing > 0 for w in connected),
         pending=tuple(sorted(pending)),
         arrival_s=arrival_s,
-        is_assumed=is_assumed,
+        is_assumed=is_assumed(past, group.name),
         stuck=float(sum(w.stuck for w in connected)),
     )
 
 
-def _comes_in_s(worker: ObservedWorker, arrival_s: float, horizon: Horizon) -> float:
+def is_assumed(past: Past, group: str) -> bool:
+    """Tells whether nobody knows yet how long a worker takes to come."""
+    return not past.of(group).starts and past.recycle.ready_s == READY_S
+
+
+def arrival_of(past: Past, group: str) -> float:
+    """How long a worker takes to come that is asked for now."""
+    known_s = ASSUMED_S if is_assumed(past, group) else past.recycle.ready_s
+    measured_s = past.of(group).arrival_s
+    return max(0.0, known_s if measured_s is None else measured_s)
+
+
+def _comes_in_s(worker: ObservedWorker, arrival_s: float, clocks: Clocks) -> float:
     """Whole seconds, so that thousands that were asked for together are one instant."""
     if worker.is_held_up:
         return arrival_s  # as good as one that is asked for now
-    age_s = horizon.clocks.pod_age_s(worker) or horizon.clocks.age_s(worker)
-    if age_s < 2 * arrival_s or age_s < TOO_LONG_S:  # it is late, so that others will be
-        horizon.within((arrival_s - age_s - 0.5) % 1.0)
+    age_s = clocks.pod_age_s(worker) or clocks.age_s(worker)
     # One that is late is as late again: there is no telling, and no reason to ask for another.
     return float(round(min(abs(arrival_s - age_s), arrival_s)))
 

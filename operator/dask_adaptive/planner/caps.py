@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from dask_adaptive.model.amounts import counted, format_duration
 from dask_adaptive.model.observed import (
+    Clocks,
     Demand,
     ObservedCluster,
     ObservedGroup,
@@ -21,8 +22,8 @@ from dask_adaptive.model.plan import DeleteCluster, Step
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.scaling import GroupBounds, Idle, IdleAction, Pause
-from dask_adaptive.model.windows import is_open, turns_at
-from dask_adaptive.planner.context import Horizon, PassContext
+from dask_adaptive.model.windows import is_open
+from dask_adaptive.planner.context import PassContext
 from dask_adaptive.planner.groups import GroupWorkers
 
 
@@ -30,7 +31,6 @@ def scheduled_floor(context: PassContext, group: str) -> Step | None:
     """The highest floor of `spec.schedules` that is open for a group now."""
     default, at = context.default_group, context.observed.at
     mine = [s for s in context.policy.schedules if (s.worker_group or default) == group]
-    context.horizon.within(turns_at([s.window for s in mine], at) - at)
     open_now = [s for s in mine if is_open((s.window,), at)]
     if not open_now:
         return None
@@ -66,13 +66,11 @@ def lifts_minimums(context: PassContext) -> str:
     idle = context.policy.idle
     if idle.action is not IdleAction.SCALE_TO_ZERO:
         return ""
-    unused = _unused(context.observed, idle, context.horizon)
+    unused = _unused(context.observed, idle)
     return f"{unused}: minimums do not hold" if unused else ""
 
 
-def deletion(
-    observed: ObservedCluster, policy: Policy, horizon: Horizon | None = None
-) -> DeleteCluster | None:
+def deletion(observed: ObservedCluster, policy: Policy) -> DeleteCluster | None:
     """
     Delete the cluster that nobody uses, if its policy wants it so and nothing speaks against it.
 
@@ -86,7 +84,7 @@ def deletion(
         return None
     if not observed.uid or is_paused(observed.pause):
         return None
-    unused = _unused(observed, policy.idle, horizon or Horizon())
+    unused = _unused(observed, policy.idle)
     has_client = scheduler.quiet.no_client_s <= 0
     is_held = any(w.actors or (has_client and w.sole_bytes) for w in scheduler.workers)
     if unused and not is_held:
@@ -94,14 +92,14 @@ def deletion(
     return None
 
 
-def _unused(observed: ObservedCluster, idle: Idle, horizon: Horizon) -> str:
+def _unused(observed: ObservedCluster, idle: Idle) -> str:
     """
     For how long nobody has used the cluster, in words; empty: somebody does, or not yet.
 
     In the policy's figures: measured ones would make news of the same thing all the time.
     """
     scheduler = observed.scheduler
-    if not scheduler.is_connected or _has_work(scheduler) or _is_claimed(observed, horizon):
+    if not scheduler.is_connected or _has_work(scheduler) or _is_claimed(observed):
         return ""
     quiet = scheduler.quiet
     # A client that has sent its work and left (fire_and_forget) is waited for by nobody but us:
@@ -110,7 +108,7 @@ def _unused(observed: ObservedCluster, idle: Idle, horizon: Horizon) -> str:
         ("no task for {} or longer", quiet.no_task_s, idle.after_s),
         ("no client for {} or longer, and no task", quiet.no_client_s, idle.no_client_timeout_s),
     ):
-        if limit_s is not None and quiet_s > 0 and horizon.is_over(limit_s - quiet_s):
+        if limit_s is not None and quiet_s > 0 and quiet_s >= limit_s:
             return words.format(format_duration(limit_s))
     return ""
 
@@ -124,13 +122,13 @@ def _has_work(scheduler: ObservedScheduler) -> bool:
     return bool(demand.shuffles) or any(p.unfinished for p in demand.prefixes)
 
 
-def _is_claimed(observed: ObservedCluster, horizon: Horizon) -> bool:
+def _is_claimed(observed: ObservedCluster) -> bool:
     """Tells whether somebody claims the cluster: by pins of any kind, or a client's `want`."""
     scheduler = observed.scheduler
     return (
         any(w.is_pinned for group in observed.groups for w in group.workers)
         or any(w.pins for w in scheduler.workers)
-        or any(w.workers > 0 and not horizon.is_over(w.left_s) for w in scheduler.wants)
+        or any(w.workers > 0 and w.left_s > 0 for w in scheduler.wants)
     )
 
 
@@ -194,7 +192,7 @@ def capped(
     blocked, is_trying = _blocked(context, workers, wants_more=number > there)
     if blocked is not None:
         limit = there + is_trying
-        is_stuck = bool(stuck_workers(workers.group.workers, policy, context.horizon))
+        is_stuck = bool(stuck_workers(workers.group.workers, policy, context.clocks))
         is_short = number > limit or (number > len(workers.active) and is_stuck)
         number = min(number, max(limit, min(wanted, workers.serving)))
         if is_short:
@@ -267,9 +265,9 @@ def _blocked(
     it was made with, so only a new one shows that its group asks for less by now.
     """
     now, group, known = context.now, workers.group, context.past.of(workers.name).blocked
-    if known is not None and _is_over(known, group, context.horizon):
+    if known is not None and _is_over(known, group, context):
         known = None
-    stuck = stuck_workers(group.workers, context.policy, context.horizon)
+    stuck = stuck_workers(group.workers, context.policy, context.clocks)
     waited_for = frozenset(w.name for w in workers.pending)
     if known is None:
         if not stuck:
@@ -277,19 +275,19 @@ def _blocked(
         reason, message = _why(stuck, context.policy)
         return Blocked(now + FIRST_WAIT_S, reason, message, workers=waited_for), False
     reason, message = _why(stuck, context.policy) if stuck else (known.reason, known.message)
-    is_trying = wants_more and context.horizon.is_over(known.until - now)
+    is_trying = wants_more and now >= known.until
     times = known.times + is_trying
     until = now + _wait_s(times) if is_trying else known.until
     waited_for |= known.workers & {w.name for w in group.workers}
     return Blocked(until, reason, message, times, waited_for), is_trying
 
 
-def _is_over(known: Blocked, group: ObservedGroup, horizon: Horizon) -> bool:
+def _is_over(known: Blocked, group: ObservedGroup, context: PassContext) -> bool:
     """Tells whether a worker has come since, or nobody has tried for too long to know."""
-    now, began = horizon.now, known.until - _wait_s(known.times)
-    if horizon.is_exceeded(LONGEST_WAIT_S - (now - known.until)):
+    now, began = context.now, known.until - _wait_s(known.times)
+    if now - known.until > LONGEST_WAIT_S:
         return True
-    made_at = horizon.clocks.platform - (now - began)
+    made_at = context.observed.at - (now - began)
     return any(
         w.is_connected and (w.name in known.workers or w.made_at > made_at) for w in group.workers
     )
@@ -300,7 +298,7 @@ def _wait_s(times: int) -> float:
 
 
 def stuck_workers(
-    workers: Iterable[ObservedWorker], policy: Policy, horizon: Horizon
+    workers: Iterable[ObservedWorker], policy: Policy, clocks: Clocks
 ) -> tuple[ObservedWorker, ...]:
     """Workers whose pods are refused, then those that no node has had room for in time."""
     longest_s = policy.unschedulable_timeout_s
@@ -311,7 +309,7 @@ def stuck_workers(
         for w in waiting
         if w.unscheduled_at is not None
         and not w.refused
-        and horizon.is_exceeded(longest_s - (horizon.clocks.platform - w.unscheduled_at))
+        and clocks.platform - w.unscheduled_at > longest_s
     ]
     return (*refused, *sorted(unplaced, key=lambda w: w.unscheduled_at or 0.0))
 

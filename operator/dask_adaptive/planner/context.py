@@ -1,7 +1,4 @@
-"""
-The input of one pass: one value that every part of the planner takes; how long a plan holds; and
-what `idleTimeout: Auto` is now.
-"""
+"""The input of one pass: one value that every part of the planner takes, with `Auto` as numbers."""
 
 from __future__ import annotations
 
@@ -16,62 +13,27 @@ from dask_adaptive.model.past import Past
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.scaling import AUTO_S, LEAST_S, MOST_S, GroupBounds
 
-#: No plan holds for less: a time that is rounded down must not have the same plan made for ever.
-TICK_S = 0.001
-
-
-class Horizon:
-    """
-    Collects how long the plan of one pass holds.
-
-    Each rule that compares a time asks `is_over`, which notes when the answer changes; the ages of
-    workers come from `clocks`.
-    """
-
-    __slots__ = ("clocks", "in_s", "now")
-
-    def __init__(self, now: float = 0.0, clocks: Clocks = Clocks()) -> None:  # noqa: B008
-        self.now = now  # seconds, on the clock that stamped `Past`
-        self.clocks = clocks  # those of the observation
-        self.in_s = math.inf  # until then, counted from `now`, no rule that was asked changes
-
-    @property
-    def at(self) -> float:
-        """The instant until which the plan holds."""
-        return self.now + max(self.in_s, TICK_S)
-
-    def within(self, seconds: float) -> None:
-        """The plan holds no longer than this."""
-        if seconds < self.in_s:
-            self.in_s = seconds
-
-    def is_over(self, left_s: float) -> bool:
-        """Tells whether no time is left."""
-        if left_s <= 0:
-            return True
-        self.within(left_s)
-        return False
-
-    def is_exceeded(self, left_s: float) -> bool:
-        """Tells whether a time is over and more has passed: the end itself still belongs to it."""
-        if left_s < 0:
-            return True
-        self.within(left_s)
-        return False
-
 
 @dataclass(frozen=True, slots=True)
 class PassContext:
     """All that the planner knows in one pass over one cluster; it reads no clock."""
 
     observed: ObservedCluster
-    policy: Policy
+    policy: Policy  # with a number wherever `Auto` stands
     past: Past
-    horizon: Horizon
+    now: float  # seconds, on the clock that stamped `past`
+    idle_times: Mapping[str, IdleTime]  # by group: those that `Auto` is now
+
+    @classmethod
+    def of(
+        cls, observed: ObservedCluster, policy: Policy, past: Past, *, now: float
+    ) -> PassContext:
+        policy, times = in_numbers(policy, observed, past)
+        return cls(observed, policy, past, now, times)
 
     @property
-    def now(self) -> float:
-        return self.horizon.now
+    def clocks(self) -> Clocks:
+        return self.observed.clocks
 
     @property
     def default_group(self) -> str:

@@ -32,6 +32,13 @@ HANDLED_S = 2.0
 SEEN_S = 10.0
 
 
+#: Fewer workers that are away never stop anything: in a small cluster one is soon a large part.
+AWAY_LEAST = 3
+
+#: A lost worker is waited for for so long; one without a node for `unschedulableTimeout`.
+LOST_S = 600.0
+
+
 @dataclass(frozen=True, slots=True)
 class GroupWorkers:
     """One group's workers, each in exactly one of the tuples."""
@@ -199,14 +206,14 @@ def is_creating(context: PassContext, workers: GroupWorkers) -> bool:
     number that upstream has acted on when its handler is through (`daskworkergroup_replica_update`
     in its `last-handled-configuration`): where that is known, nothing is guessed from the gap.
     """
-    mine, horizon = context.past.of(workers.name), context.horizon
+    mine = context.past.of(workers.name)
     rest_s = context.now - mine.gap_since if mine.gap == gap_of(workers.group) else 0.0
     if workers.group.handled is not None and workers.group.handled != workers.replicas:
-        return not horizon.is_over(UNHANDLED_S - rest_s)
+        return rest_s < UNHANDLED_S
     if workers.gap == 0 or workers.gap == _explained_gap(context.past, workers.group):
         return False
     limit_s = SETTLE_S if workers.group.handled is None else HANDLED_S
-    return not horizon.is_over(limit_s - rest_s)
+    return rest_s < limit_s
 
 
 def is_unseen(context: PassContext, workers: GroupWorkers, replicas: int) -> bool:
@@ -219,9 +226,7 @@ def is_unseen(context: PassContext, workers: GroupWorkers, replicas: int) -> boo
     if workers.group.handled is not None:
         return replicas == workers.group.handled != workers.replicas
     corrected_at = context.past.of(workers.name).corrected_at
-    if corrected_at is None:
-        return False
-    return not context.horizon.is_over(SEEN_S - (context.now - corrected_at))
+    return corrected_at is not None and context.now - corrected_at < SEEN_S
 
 
 def on_the_way(context: PassContext, workers: GroupWorkers) -> int:
@@ -240,3 +245,49 @@ def _explained_gap(past: Past, group: ObservedGroup) -> int:
     """Counts the missing workers that we took away."""
     missing = past.leaving - {w.name for w in group.workers}
     return sum(past.homes.get(name) == group.name for name in missing)
+
+
+def too_many_away(context: PassContext) -> str:
+    """
+    Say that nothing is to be scaled, because more of the workers than `maxUnready` are away.
+
+    Then something is wrong with more than the load (a network, a registry, a zone), and what the
+    scheduler says of load is as wrong. What never connected, or we let go or replace, is not away,
+    and what does not come back is not for ever: then it is taken away, and others may come.
+
+    Source:
+        cluster-autoscaler, `--max-total-unready-percentage` (45) and `--ok-total-unready-count`
+        (3; there more than so many stop it, here as many do: clusters of workers are smaller).
+    """
+    past, most = context.past, context.policy.max_unready
+    workers = [w for group in context.observed.groups for w in group.workers]
+    lost = (w for w in workers if not w.dask_names and w.name in past.seen)
+    away = sum(not _is_let_go(w, context) for w in lost)
+    if away < AWAY_LEAST:
+        return ""
+    known = away + sum(w.is_connected and not _is_let_go(w, context) for w in workers)
+    if away <= most * known:
+        return ""
+    return (
+        f"{away} of {known} connected workers are lost, more than {most:.0%}"
+        " (maxUnready): nothing is scaled until they are back, or given up"
+    )
+
+
+def _is_let_go(worker: ObservedWorker, context: PassContext) -> bool:
+    past = context.past
+    if worker.is_deleting or worker.retiring is not None or worker.gated:
+        return True  # gated: whoever shares out places took it, and will bring it back
+    if worker.name in past.leaving or worker.name in past.restarted:
+        return True
+    if not worker.is_connected:  # lost for too long: given up, like one that never came
+        is_placed = worker.unscheduled_at is None
+        most_s = LOST_S if is_placed else context.policy.unschedulable_timeout_s
+        if context.now - past.lost.get(worker.name, context.now) >= most_s:
+            return True
+    # Replaced in place: its next pod is on its way. Later than that it is away like any other.
+    recycled = past.counted.get(worker.name)
+    if recycled is None or recycled == worker.pod_uid:
+        return False
+    limit_s = context.policy.recycle_of(worker.group).strategy.ready_timeout_s
+    return context.clocks.pod_age_s(worker) < limit_s

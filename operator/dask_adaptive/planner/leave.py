@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from dask_adaptive.model.amounts import format_duration
 from dask_adaptive.model.observed import (
+    Clocks,
     Leaving,
     ObservedCluster,
     ObservedWorker,
@@ -22,7 +23,7 @@ from dask_adaptive.model.observed import (
 from dask_adaptive.model.past import Past
 from dask_adaptive.model.plan import Blocker, Leave, Retire, SetPin, Unpin
 from dask_adaptive.model.reason import Reason
-from dask_adaptive.planner.context import Horizon, PassContext
+from dask_adaptive.planner.context import PassContext
 from dask_adaptive.planner.groups import GroupWorkers
 
 
@@ -31,7 +32,8 @@ class VetoContext:
     """What a veto may look at besides the worker."""
 
     past: Past
-    horizon: Horizon
+    now: float
+    clocks: Clocks
     in_service: int  # Dask workers of the whole cluster that take tasks and data
     idle_s: float  # so long a worker of its group has to be without a task
 
@@ -57,7 +59,7 @@ def holds_actors(worker: ObservedWorker, _: VetoContext) -> tuple[Reason, str] |
 
 
 def in_grace(worker: ObservedWorker, at: VetoContext) -> tuple[Reason, str] | None:
-    if at.horizon.is_over(at.idle_s - at.horizon.clocks.idle_s(worker)):
+    if at.clocks.idle_s(worker) >= at.idle_s:
         return None
     limit = format_duration(at.idle_s)
     return Reason.IDLE_GRACE, f"idle for less than {limit} (idleTimeout)"
@@ -79,7 +81,7 @@ def refused_lately(
     worker: ObservedWorker, at: VetoContext | PassContext
 ) -> tuple[Reason, str] | None:
     refusal = at.past.refusals.get(worker.name)
-    if refusal is None or at.horizon.is_over(refusal.until - at.horizon.now):
+    if refusal is None or at.now >= refusal.until:
         return None
     return refusal.reason, refusal.message
 
@@ -239,9 +241,6 @@ def tell_endings(context: PassContext) -> tuple[Leave, ...]:
 
 
 def _is_known(pod: TerminatingPod, context: PassContext) -> bool:
-    for end_s in (pod.left_s, pod.known_left_s):  # neither falls below 0
-        context.horizon.is_over(end_s - SLACK_S)
-        context.horizon.is_over(end_s)
     too_long_s = pod.known_left_s - pod.left_s
     if too_long_s < -SLACK_S:
         return context.past.told >= set(pod.dask_names)
@@ -277,9 +276,7 @@ def _lifted(context: PassContext) -> Iterator[Unpin]:
     }
     connected = {w.name for g in observed.groups for w in g.workers if w.dask_names}
     for pod in observed.terminating:
-        if pod.manual_pin is not None:
-            context.horizon.within(pod.manual_pin.until - observed.at)
-        elif pinned & set(pod.dask_names):
+        if pod.manual_pin is None and pinned & set(pod.dask_names):
             # By its name as well, unless that is its successor's by now.
             by_name = () if pod.worker in connected else (pod.worker,)
             message = f"its annotation is gone; pod {pod.pod} is being deleted"
@@ -298,9 +295,6 @@ def _sync(worker: ObservedWorker, context: PassContext) -> Iterator[SetPin | Unp
     held_s = 0.0 if held is None else held.until - context.observed.scheduler.at
     left_s = asked.until - context.observed.at
     ttl_s = min(left_s, context.policy.pins.manual.max_duration_s)
-    if held is not None and left_s > ttl_s:  # a lease that is as long again each time
-        context.horizon.is_exceeded(held_s - (ttl_s + PIN_SLACK_S))
-        context.horizon.is_exceeded(held_s - (ttl_s - PIN_SLACK_S))
     is_as_long = held is not None and abs(held_s - ttl_s) <= PIN_SLACK_S
     if held is not None and is_as_long and held.reason == asked.reason:
         return

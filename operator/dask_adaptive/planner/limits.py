@@ -1,22 +1,35 @@
-"""What the agent is to enforce by itself between two passes, for all groups."""
+"""What the agent is told: what to enforce by itself between two passes, and who is expected."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 
 from dask_adaptive.model.observed import Clocks, ObservedGroup, ObservedWorker
+from dask_adaptive.model.plan import Action, Arriving, SetReplicas
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Limit, Limits, Profile, Recycle
-from dask_adaptive.planner.context import Horizon, PassContext
+from dask_adaptive.planner.context import PassContext
 from dask_adaptive.planner.effective_quotas import own_margin_s, own_tasks
+from dask_adaptive.planner.groups import on_the_way
 from dask_adaptive.planner.replace import GroupRecycling
+from dask_adaptive.planner.stages import Draft
 
 #: What a worker has left within the margin before its end: next to nothing. An agent that hears
 #: that an end has passed gives the worker tasks again.
 IMMINENT_S = 0.001
+
+#: A worker that takes so many times longer than others did is not counted on any more.
+LATE = 3.0
+
+#: One that is late is expected within this part of what others took.
+SOON = 0.25
+
+#: What is expected is told again after so long: an agent gives up workers that are overdue.
+OVERDUE_S = 3.0
 
 _NO_LIMIT = Limit()
 
@@ -132,10 +145,10 @@ class _GroupLimits:
         return [w for w in self.group.workers if w.has_end]
 
     def of(self, worker: ObservedWorker) -> tuple[Limit, Profile]:
-        horizon, least_s = self._at.context.horizon, self._recycle.min_age_s
+        clocks, least_s = self._at.clocks, self._recycle.min_age_s
         may_stop = worker.name in self.under_way or (
             worker.name not in self._at.aborted
-            and (not least_s or horizon.is_over(least_s - horizon.clocks.pod_age_s(worker)))
+            and (not least_s or clocks.pod_age_s(worker) >= least_s)
         )
         runs_out = self._is_exact or (may_stop and self._may_runs)
         profile = self._profile if may_stop else self._loose
@@ -143,7 +156,7 @@ class _GroupLimits:
             runs = own_tasks(worker, self._recycle.tasks) if runs_out else 0
             limit = self._by_runs.get(runs) or self._by_runs.setdefault(runs, Limit(runs))
         else:
-            limit = limit_of(worker, self._recycle, horizon, expected_s=self._expected_s)
+            limit = limit_of(worker, self._recycle, clocks, expected_s=self._expected_s)
             limit = limit if runs_out else replace(limit, runs=0)
         self._is_counted |= limit.runs > 0
         is_watched = self._is_watched and may_stop
@@ -151,7 +164,7 @@ class _GroupLimits:
 
 
 def limit_of(
-    worker: ObservedWorker, recycle: Recycle, horizon: Horizon, *, expected_s: float
+    worker: ObservedWorker, recycle: Recycle, clocks: Clocks, *, expected_s: float
 ) -> Limit:
     """
     What the agent is to enforce for each Dask worker of this worker; `profile` is 0.
@@ -159,15 +172,14 @@ def limit_of(
     `left_s` is about ends that others set: of the pod, or of Dask's --lifetime. At
     `recycle.lifetime.max` nothing ends, unless it is a walltime: see `with_walltimes`.
     """
-    left_s, ends_in_s = 0.0, horizon.clocks.ends_in_s(worker)
-    if not horizon.is_over(ends_in_s):
-        margin_s = own_margin_s(worker, recycle.lifetime, horizon.clocks)
+    left_s, ends_in_s = 0.0, clocks.ends_in_s(worker)
+    if ends_in_s > 0:
+        margin_s = own_margin_s(worker, recycle.lifetime, clocks)
         left_s = max(IMMINENT_S, ends_in_s - margin_s)
     runs = own_tasks(worker, recycle.tasks)
     if recycle.tasks.from_walltime and expected_s > 0 and math.isfinite(left_s):
         # Exact limits count what is assigned, too: that is on its way already.
         given = worker.use.runs + (worker.processing if recycle.tasks.exact else 0)
-        horizon.within(left_s % expected_s)
         fitting = max(1, given + math.floor(min(left_s / expected_s, 1e9)))
         runs = min(runs, fitting) if runs else fitting
     return Limit(runs, left_s) if runs or left_s < math.inf else _NO_LIMIT
@@ -196,3 +208,30 @@ def profile_of(recycle: Recycle, group: ObservedGroup, clocks: Clocks) -> Profil
         floor_s=recycle.lifetime.min_task_duration_s,
         group=group.name,
     )
+
+
+def arriving(
+    drafts: Sequence[Draft], actions: Sequence[Action], context: PassContext
+) -> tuple[Arriving, ...]:
+    """Lists the workers that were asked for by when they are expected, the soonest first."""
+    asked = {a.group: a.replicas for a in actions if isinstance(a, SetReplicas)}
+    found = Counter[tuple[int, str]]()
+    for draft in drafts:
+        for in_s, workers in _expected(draft, asked.get(draft.name, 0), context):
+            found[round(in_s), draft.name] += workers
+    return tuple(Arriving(n, float(in_s), group) for (in_s, group), n in sorted(found.items()))
+
+
+def _expected(draft: Draft, asked: int, context: PassContext) -> Iterator[tuple[float, int]]:
+    """In how many seconds how many workers are expected."""
+    takes_s = context.past.of(draft.name).arrival_s or context.past.recycle.ready_s
+    clocks = context.clocks
+    for worker in draft.workers.pending:
+        age_s, since = clocks.age_s(worker), worker.unscheduled_at
+        is_unplaced = since is not None and clocks.platform - since > takes_s
+        is_stuck = worker.gated or worker.refused or is_unplaced
+        if not is_stuck and age_s <= LATE * takes_s:
+            yield max(takes_s - age_s, SOON * takes_s), 1
+    unmade = max(on_the_way(context, draft.workers), asked - draft.workers.present)
+    if unmade > 0:
+        yield takes_s, unmade

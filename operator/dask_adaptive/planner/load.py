@@ -24,7 +24,7 @@ from dask_adaptive.planner.capacity import (
     threads_for,
     widest_level,
 )
-from dask_adaptive.planner.context import Horizon, PassContext
+from dask_adaptive.planner.context import PassContext
 
 #: Nothing is done faster than this, whatever `target.duration` says.
 SHORTEST_S = 0.1
@@ -52,6 +52,7 @@ class Load:
     asked_by: str = "load"  # "load" | "client …"
     assumption: str = ""  # that it rests on
     steps: tuple[Step, ...] = ()
+    is_lasting: bool = False  # it changes as tasks run on
 
     def at_least(self, number: int, stage: str, reason: Reason, message: str) -> Load:
         """The same load, with so many workers where it is fewer."""
@@ -66,10 +67,7 @@ def loads(context: PassContext) -> Mapping[str, Load]:
     One load for each worker group that is scaled and exists; the scheduler has answered.
     """
     demand = context.observed.scheduler.demand
-    is_asked = demand is not None and _asks(demand)
-    every = supplies(
-        context, context.horizon if is_asked else Horizon(clocks=context.horizon.clocks)
-    )
+    every = supplies(context)
     if demand is None:
         found = _scheduler_target(context, every)
     else:
@@ -80,17 +78,10 @@ def loads(context: PassContext) -> Mapping[str, Load]:
     return {name: _with_wants(load, context, name, home) for name, load in found.items()}
 
 
-def _asks(demand: Demand) -> bool:
-    """Tells whether there is work, so that it counts when workers come."""
-    is_asked = demand.needs or demand.shuffles or demand.incoming
-    return bool(is_asked) or any(r.unfinished for r in demand.prefixes)
-
-
 def _with_wants(load: Load, context: PassContext, group: str, home: str) -> Load:
     """At least what clients have asked for; those that name no group in `home`."""
     wants = context.observed.scheduler.wants
-    mine = [w for w in wants if (w.group or home) == group]
-    mine = [w for w in mine if not context.horizon.is_over(w.left_s)]
+    mine = [w for w in wants if (w.group or home) == group and w.left_s > 0]
     most = max(mine, key=lambda w: (w.workers, w.owner), default=None)
     if most is None or most.workers <= load.wanted:
         return load
@@ -159,13 +150,11 @@ def startup_aware(context: PassContext, every: Sequence[Supply], demand: Demand)
     bound = bound_workers(observed, every, demand, duration_s)
     other = other_threads(observed, every)
     threads = other + sum(s.free for s in every)
-    horizon, lasting = context.horizon, Horizon()
-    parts = parts_of(demand, lasting, threads=int(threads), duration_s=duration_s)
+    parts = parts_of(demand, threads=int(threads), duration_s=duration_s)
     growing = _growing(observed, [_without(s, bound.workers[s.name]) for s in every])
-    need = _free_need(demand, parts, growing, other, duration_s, horizon)
+    need = _free_need(demand, parts, growing, other, duration_s)
     free = fill(growing, need, other=other)
-    if not _is_wide_enough(demand, parts, growing, every, other):
-        horizon.within(lasting.in_s)
+    is_lasting = not _is_wide_enough(demand, parts, growing, every, other)
     ahead_of = _shuffled_threads(demand, parts, duration_s)
     ahead = fill(growing, lambda *_: ahead_of, other=other)
     crowded = _crowded(observed, growing)
@@ -179,7 +168,7 @@ def startup_aware(context: PassContext, every: Sequence[Supply], demand: Demand)
         wanted, soon = max(free[one.name] + mine, one.busy), ahead[one.name] + mine
         message = _message(one, wanted, bound, inputs)
         load = _load(one, wanted, message, {**inputs, "bound_workers": float(mine)})
-        load = replace(load, assumption=_assumption(one, inputs))
+        load = replace(load, assumption=_assumption(one, inputs), is_lasting=is_lasting)
         load = load.at_least(crowded.get(one.name, 0), "memory", Reason.LOAD_INCREASED, full)
         found[one.name] = load.at_least(
             soon, "shuffle", Reason.SHUFFLE_AHEAD, f"{shuffles}: {counted(soon, 'worker')}"
@@ -201,10 +190,10 @@ def _is_wide_enough(
 
 def _free_need(
     demand: Demand, parts: Sequence[Part], every: Sequence[Supply], other: float,
-    duration_s: float, horizon: Horizon,
+    duration_s: float,
 ) -> Callable[[float, float], float]:  # fmt: skip
     """Threads that work which any worker may do needs, at each instant."""
-    if not _goes_on(demand, every, other, horizon):
+    if not _goes_on(demand, every, other):
         return lambda at_s, done: threads_for(left_after(parts, at_s, done), duration_s)
     # Work that keeps coming will be there when new workers are, though this lot may be done; and
     # those that were asked for in its course are for the next. Where the queue never empties, as
@@ -216,7 +205,7 @@ def _free_need(
     return lambda *_: needed
 
 
-def _goes_on(demand: Demand, every: Sequence[Supply], other: float, horizon: Horizon) -> bool:
+def _goes_on(demand: Demand, every: Sequence[Supply], other: float) -> bool:
     """Tells whether work keeps coming faster than new workers do, to too few workers."""
     threads = other + sum(s.free for s in every)
     # A queue that never empties needs no such rate: it is looked at no more often than passes are.
@@ -228,7 +217,7 @@ def _goes_on(demand: Demand, every: Sequence[Supply], other: float, horizon: Hor
     if any(lasted_s < s.arrival_s for s in every):
         return False
     # No more has come since it was measured.
-    return demand.every_s <= 0 or not horizon.is_exceeded(LATE * demand.every_s - demand.age_s)
+    return demand.every_s <= 0 or demand.age_s <= LATE * demand.every_s
 
 
 def _crowded(observed: ObservedCluster, growing: Sequence[Supply]) -> Mapping[str, int]:

@@ -33,7 +33,7 @@ from dask_adaptive.model.recycle import RecyclePast
 from dask_adaptive.planner.behavior import BLIND_S, remembered
 from dask_adaptive.planner.budgets import HOUR_S
 from dask_adaptive.planner.capacity import SEEN_S, arrival_s, at_least_as_long, starts
-from dask_adaptive.planner.context import STARTS, Horizon, PassContext
+from dask_adaptive.planner.context import STARTS, PassContext
 from dask_adaptive.planner.effective_quotas import life_of
 from dask_adaptive.planner.groups import gap_of, with_worker_groups
 from dask_adaptive.planner.quotas import paced_over_s
@@ -47,15 +47,10 @@ REFUSED_PRESSING_S = 5.0
 
 
 def remember(
-    past: Past,
-    observed: ObservedCluster,
-    policy: Policy,
-    decided: Plan,
-    outcomes: Sequence[Outcome],
-    *,
-    now: float,
+    context: PassContext, decided: Plan, outcomes: Sequence[Outcome], *, now: float
 ) -> Past:
     """The past as the next pass should see it. A scheduler that started anew has none."""
+    observed, policy, past = context.observed, context.policy, context.past
     if observed.group(observed.key.default_group) is None or not observed.scheduler.is_connected:
         # Without an answer nothing new is known; what was is kept, so that a short outage does
         # not lengthen the window, and a long one ends with recommendations too old to count.
@@ -66,7 +61,7 @@ def remember(
     if decided.reason is Reason.PAUSED:
         past = replace(past, since=now)  # nothing was recommended meanwhile
     done = [outcome.action for outcome in outcomes if outcome.done]
-    context = PassContext(observed, policy, past, Horizon(now, observed.clocks))
+    context = replace(context, past=past, now=now)
     groups = {plan.group: _remembered_group(context, plan, done) for plan in decided.groups}
     present = {w.name for g in observed.groups for w in g.workers}
     deleted = frozenset(a.worker for a in done if isinstance(a, Delete))
@@ -82,6 +77,31 @@ def remember(
         told=(past.told & inside) | told,
     )
     return with_worker_groups(past, observed)
+
+
+def changes_memory(context: PassContext, decided: Plan) -> bool:
+    """
+    True if the next pass starts from another memory, but for what only notes that time has passed.
+
+    What was done is not known yet. To ask whether `remember` gives another past would not do: one
+    that is paused, or has workers that run tasks, notes each pass.
+    """
+    past, scheduler = context.past, context.observed.scheduler
+    if not decided.groups or not scheduler.is_connected:
+        return False
+    if past.session != scheduler.session or is_blind(past, now=context.now):
+        return True
+    for group in (g for g in decided.groups if not g.is_frozen):
+        mine = past.of(group.group)
+        if (group.desired, group.blocked) != (mine.desired, mine.blocked):
+            return True
+        if mine.since is None or group.current > (mine.asked or 0):
+            return True
+    seen, groups = past.seen, context.observed.groups
+    if any(w.name not in seen and w.dask_names for g in groups for w in g.workers):
+        return True  # how long it took to come is measured
+    is_waiting = decided.waiting != past.recycle.surging_since.keys()
+    return is_waiting or decided.floors != past.floors or bool(decided.aborting)
 
 
 def heard(past: Past, *, now: float) -> Past:

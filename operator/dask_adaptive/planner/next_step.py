@@ -253,7 +253,7 @@ def _divide(
         w.leaving is Leaving.NO and w.status == "running" and not w.terminating
         for w in scheduler.workers
     )
-    at = VetoContext(context.past, context.horizon, in_service, idle_s)
+    at = VetoContext(context.past, context.now, context.clocks, in_service, idle_s)
     free, blockers = [], []
     for worker in workers.active:
         if (blocker := veto(worker, at, busy_ok=busy_ok)) is None:
@@ -273,7 +273,7 @@ def _retire(
         return Retire(
             worker.name, worker.dask_names, Reason.BUDGET_SHARED, message, busy_ok=busy_ok
         )
-    idle = format_duration(context.horizon.clocks.idle_s(worker))
+    idle = format_duration(context.clocks.idle_s(worker))
     message = f"idle for {idle}, {counted(desired, 'worker')} desired"
     left, _, node = emptiness
     if node:

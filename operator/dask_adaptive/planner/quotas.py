@@ -11,8 +11,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -20,7 +19,7 @@ from dask_adaptive.model.amounts import format_duration
 from dask_adaptive.model.observed import Clocks, Deleting, ObservedGroup, ObservedWorker
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Quota, QuotaUse, Recycle, RecyclePast
-from dask_adaptive.planner.context import Horizon, PassContext
+from dask_adaptive.planner.context import PassContext
 from dask_adaptive.planner.effective_quotas import (
     has_spent,
     life_of,
@@ -42,7 +41,7 @@ Workers = Sequence[ObservedWorker]
 Figures = dict[str, "float | str"]
 Number = Callable[[ObservedWorker], float]
 
-_NO_PAST, _NO_PACE = RecyclePast(), (0.0, 0, 0.0)
+_NO_PAST, _NO_PACE, _NO_CLOCKS = RecyclePast(), (0.0, 0, 0.0), Clocks()
 
 
 class RecycleCandidate(NamedTuple):
@@ -71,16 +70,9 @@ class QuotaContext:
 
     recycle: Recycle  # the quotas of the worker's group
     past: RecyclePast = _NO_PAST
-    horizon: Horizon = field(default_factory=Horizon)
+    now: float = 0.0
+    clocks: Clocks = _NO_CLOCKS
     expected_s: float = 0.0  # of the longest unfinished task
-
-    @property
-    def now(self) -> float:
-        return self.horizon.now
-
-    @property
-    def clocks(self) -> Clocks:
-        return self.horizon.clocks
 
     def margin_s(self, worker: ObservedWorker) -> float:
         return own_margin_s(worker, self.recycle.lifetime, self.clocks)
@@ -193,9 +185,6 @@ class TaskRuns(QuotaRule):
 
     def judge(self, worker: ObservedWorker, at: QuotaContext, limit: float) -> Verdict:
         found, is_spent = super().judge(worker, at, limit), has_spent(worker, at.recycle)
-        if found and not found.is_over and not worker.processing:
-            seen_at, _, _ = at.past.pace.get(life_of(worker), _NO_PACE)
-            at.horizon.is_exceeded(paced_over_s(at.past) - (at.now - seen_at))
         if is_spent and worker.use.runs < limit < math.inf:
             # What is left of its quota is assigned.
             message = worker.cordon.message if worker.cordon else ""
@@ -222,11 +211,11 @@ class TasksThatFit(QuotaRule):
         expected_s = at.expected_s
         left_s = at.clocks.ends_in_s(worker) - at.margin_s(worker)
         is_on = at.recycle.tasks.from_walltime and expected_s > 0
-        if not is_on or not at.horizon.is_exceeded(left_s - at.past.ready_s - expected_s):
+        if not is_on or left_s >= at.past.ready_s + expected_s:
             return None
         message = "no other task fits before it ends (recycle.tasks.fromWalltime)"
         ratio = 2 * expected_s / (expected_s + max(left_s, 0.0))
-        is_over = at.horizon.is_exceeded(left_s - expected_s)
+        is_over = left_s < expected_s
         return RecycleCandidate(
             worker.name, self.reason, message, ratio, is_over,
             is_spent=has_spent(worker, at.recycle), rises=2 / expected_s,
@@ -251,18 +240,7 @@ class PodAge(QuotaRule):
         clocks, ready_s = at.clocks, at.past.ready_s
         return lambda worker: clocks.pod_age_s(worker) + ready_s
 
-    def near(self, workers: Workers, at: QuotaContext) -> Workers:
-        found = super().near(workers, at)
-        if found:
-            line, soon = self.lowest(workers, at), self.soon(at)
-            is_only_oldest = len(found) == 1 and soon(found[0]) < line
-            ages_s = map(soon, found if is_only_oldest else workers)
-            at.horizon.within(line - max((s for s in ages_s if s < line), default=-math.inf))
-        return found
-
     def judge(self, worker: ObservedWorker, at: QuotaContext, limit: float) -> Verdict:
-        if not at.horizon.is_over(limit - at.clocks.pod_age_s(worker)):
-            at.horizon.is_over(limit - self.soon(at)(worker))
         found = super().judge(worker, at, limit)
         return found and found._replace(rises=1 / limit)
 
@@ -299,13 +277,13 @@ class EndOfLife(QuotaRule):
     def judge(self, worker: ObservedWorker, at: QuotaContext, limit: float) -> Verdict:
         margin_s, ready_s = at.margin_s(worker), at.past.ready_s
         left_s, ratio = at.clocks.ends_in_s(worker) - margin_s, 1.0
-        is_ending = at.horizon.is_over(left_s)
+        is_ending = left_s <= 0
         if is_ending:
             message = f"it ends in less than {format_duration(margin_s)} (recycle.lifetime.margin)"
             ratio = 1 - left_s
         elif worker.too_short:
             message = "a task waits that it is not expected to finish before it ends"
-        elif at.horizon.is_over(left_s - (at.expected_s + ready_s)):
+        elif left_s <= at.expected_s + ready_s:
             # The last task that fits is done by then, and the replacement is to be there.
             message = "it ends soon, and has no time for any task that waits or runs"
             ratio = ready_s / (ready_s + left_s)
@@ -331,9 +309,9 @@ class SoftMemory(QuotaRule):
     def judge(self, worker: ObservedWorker, at: QuotaContext, limit: float) -> Verdict:
         found, for_s = super().judge(worker, at, limit), at.recycle.memory.for_s
         left_s = at.past.above_since.get(life_of(worker), at.now) + for_s - at.now
-        if found is None or not at.horizon.is_over(left_s - at.past.ready_s):
+        if found is None or left_s > at.past.ready_s:
             return None
-        is_over = at.horizon.is_over(left_s)
+        is_over = left_s <= 0
         since = f"for over {format_duration(for_s)}" if is_over else "for long"
         line = f"{limit:.0%} of the limit"
         message = f"unmanaged memory has been above {line} {since} (recycle.memory.soft)"
@@ -450,7 +428,8 @@ def assess(context: PassContext, group: ObservedGroup) -> Assessment:
     at = QuotaContext(
         context.policy.recycle_of(group.name),
         context.past.recycle,
-        context.horizon,
+        context.now,
+        context.clocks,
         context.observed.scheduler.expected_s,
     )
     found: list[RecycleCandidate] = []
@@ -466,12 +445,12 @@ def assess(context: PassContext, group: ObservedGroup) -> Assessment:
                 uses[rule.quota].append((-ratio, worker.name))
     highest = ((quota, *min(uses[quota])) for quota in Quota if uses[quota])
     return Assessment(
-        _in_order(found, context.horizon),
+        _in_order(found),
         tuple(QuotaUse(group.name, quota, -ratio, name) for quota, ratio, name in highest),
     )
 
 
-def _in_order(found: Iterable[RecycleCandidate], horizon: Horizon) -> tuple[RecycleCandidate, ...]:
+def _in_order(found: Iterable[RecycleCandidate]) -> tuple[RecycleCandidate, ...]:
     """One candidate of each worker: by rank, then the highest use first, then by name."""
     due: dict[str, RecycleCandidate] = {}
     several: dict[str, list[RecycleCandidate]] = {}
@@ -479,7 +458,7 @@ def _in_order(found: Iterable[RecycleCandidate], horizon: Horizon) -> tuple[Recy
         first = due.setdefault(one.worker, one)
         if first is not one:
             several.setdefault(one.worker, [first]).append(one)
-    due.update({name: _first_of(mine, horizon) for name, mine in several.items()})
+    due.update({name: _first_of(mine) for name, mine in several.items()})
     # Of thousands three sorts are twice as quick as one by tuples.
     ordered = sorted(due.values(), key=lambda c: c.worker)
     ordered.sort(key=lambda c: -c.ratio)
@@ -487,7 +466,7 @@ def _in_order(found: Iterable[RecycleCandidate], horizon: Horizon) -> tuple[Recy
     return tuple(ordered)
 
 
-def _first_of(found: Sequence[RecycleCandidate], horizon: Horizon) -> RecycleCandidate:
+def _first_of(found: Sequence[RecycleCandidate]) -> RecycleCandidate:
     """
     Of the reasons for which one worker is due the one that the fewest rules hold back.
 
@@ -498,9 +477,6 @@ def _first_of(found: Sequence[RecycleCandidate], horizon: Horizon) -> RecycleCan
         key=lambda c: (not c.is_over, not c.is_urgent, not c.is_manual, _rank(c), -c.ratio,
                        c.reason.value),
     )  # fmt: skip
-    for before, after in pairwise(ordered):
-        if after.rises and before.ratio >= after.ratio:
-            horizon.within((before.ratio - after.ratio) / after.rises)
     return ordered[0]._replace(rest=tuple(ordered[1:]))
 
 
@@ -523,7 +499,7 @@ class QuotaLine:
 
 def quota_lines(worker: ObservedWorker, recycle: Recycle, clocks: Clocks) -> tuple[QuotaLine, ...]:
     """Every quota that holds for a worker."""
-    at = QuotaContext(recycle, horizon=Horizon(clocks=clocks))
+    at = QuotaContext(recycle, clocks=clocks)
     lines = []
     for rule in RULES:
         if rule.quota is None:

@@ -38,10 +38,6 @@ from dask_adaptive.planner.quotas import (
     still_applies,
 )
 
-#: While some wait for others that are replaced first, the order is looked at again so often: it
-#: may change with their ages.
-CONTESTED_S = 1.0
-
 
 @dataclass(frozen=True, slots=True)
 class GroupRecycling:
@@ -61,6 +57,7 @@ class GroupRecycling:
     floors: Mapping[str, int]
     waiting: frozenset[str]
     aborting: Mapping[str, str]
+    is_contested: bool  # some are replaced, and others wait
 
     @property
     def under_way(self) -> frozenset[str]:
@@ -99,9 +96,7 @@ def recycle_group(
     gate = BudgetGate(heads, at)
     for chosen in selector.chosen:
         gate.offer(chosen)
-    is_contested = len(selector.chosen) < len(assessment.due) or gate.blockers
-    if selector.chosen and is_contested and any(c.rises for c in assessment.due):
-        at.context.horizon.within(CONTESTED_S)
+    is_contested = len(selector.chosen) < len(assessment.due) or bool(gate.blockers)
     draining = [
         Replacing(w.name, w.retiring.reason, w.retiring.message, "Draining")
         for w in (*workers.retiring, *workers.restarting)
@@ -125,6 +120,7 @@ def recycle_group(
         floors={**floors, **gate.floors},
         waiting=frozenset(gate.waiting | short),
         aborting={**failed, **selector.aborting},
+        is_contested=bool(selector.chosen) and is_contested,
     )
 
 
@@ -132,7 +128,7 @@ def _failed_drains(workers: GroupWorkers, at: RecycleContext) -> dict[str, str]:
     """Workers that drain, and whose replacements have not been there for too long."""
     if not at.surges:
         return {}
-    past, now, is_over = at.context.past, at.context.now, at.context.horizon.is_over
+    past, now = at.context.past, at.context.now
     since, limit_s = past.recycle.surging_since, at.recycle.strategy.ready_timeout_s
     return {
         w.name: why_missing(workers, at)
@@ -141,7 +137,7 @@ def _failed_drains(workers: GroupWorkers, at: RecycleContext) -> dict[str, str]:
         and w.is_draining
         and not has_spent(w, at.recycle)  # back in service it would get no task either
         and workers.in_service < min(past.floors.get(w.name, 0), at.desired)
-        and is_over(limit_s - (now - since.get(w.name, now)))
+        and now - since.get(w.name, now) >= limit_s
     }
 
 
@@ -312,7 +308,7 @@ class ReplacementSelector:
         at, context = self._at, self._at.context
         since = context.past.recycle.surging_since.get(worker.name, context.now)
         limit_s = at.recycle.strategy.ready_timeout_s
-        if not context.horizon.is_over(limit_s - (context.now - since)):
+        if context.now - since < limit_s:
             return False
         return self._heads.in_service - 1 < min(_floor_of(worker, self._heads, at), at.desired)
 

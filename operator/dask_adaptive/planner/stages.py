@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dask_adaptive.model.amounts import counted
@@ -24,7 +24,7 @@ from dask_adaptive.planner.caps import (
 )
 from dask_adaptive.planner.context import PassContext, scaled_groups
 from dask_adaptive.planner.groups import GroupWorkers, on_the_way, sort_workers
-from dask_adaptive.planner.load import Load, loads
+from dask_adaptive.planner.load import Load
 from dask_adaptive.planner.quotas import Assessment, RecycleCandidate, assess
 
 
@@ -66,9 +66,8 @@ class Draft:
         return self.at(self.floor) if is_below else self
 
 
-def drafts_of(context: PassContext) -> tuple[Draft, ...]:
+def drafts_of(context: PassContext, asked: Mapping[str, Load]) -> tuple[Draft, ...]:
     """Take each group's load through all stages; the same input gives the same numbers."""
-    asked = loads(context)
     drafts = []
     for group, bounds in scaled_groups(context.observed, context.policy):
         draft = _loaded(context, group, bounds, asked[group.name])
@@ -116,7 +115,7 @@ def _damped(draft: Draft, context: PassContext) -> Draft:
     watched = None if past.since is None or mine.since is None else max(past.since, mine.since)
     number, steps = damped(
         draft.number, draft.current, policy.behavior, mine,
-        idle_timeout_s=draft.bounds.idle_timeout_s, since=watched, horizon=context.horizon,
+        idle_timeout_s=draft.bounds.idle_timeout_s, since=watched, now=context.now,
         lowest=draft.floor.replicas if draft.floor else 0, highest=draft.bounds.maximum,
     )  # fmt: skip
     # What a floor asks for is not slowed down: as with HPA, minReplicas hold at once.
@@ -146,9 +145,8 @@ def _shared(drafts: Sequence[Draft], context: PassContext) -> Sequence[Draft]:
     # places of workers that no node takes, as far as those are beyond the minimum.
     maximum = policy.max_replicas - sum(max(0, d.there - d.number) for d in drafts)
     desired = {d.name: d.number for d in drafts}
-    horizon = context.horizon
     stuck = {
-        d.name: len(stuck_workers(d.workers.pending, policy, horizon)) + len(d.workers.gated)
+        d.name: len(stuck_workers(d.workers.pending, policy, context.clocks)) + len(d.workers.gated)
         for d in drafts
     }
     least = {d.name: min(d.workers.serving, d.bounds.minimum) for d in drafts}

@@ -20,7 +20,6 @@ from dask_adaptive.model.policy import Mode, Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Recycle, TaskQuota, Use
 from dask_adaptive.model.scaling import Idle, IdleAction, Pause, WorkerGroup
-from dask_adaptive.planner.plan import plan
 from support.fake_cluster import EPOCH, FakeCluster, completed
 from support.tables import table
 from support.worlds import (
@@ -36,6 +35,7 @@ from support.worlds import (
     group_of,
     past_of,
     pending,
+    plan,
     worker,
 )
 

@@ -28,7 +28,6 @@ from dask_adaptive.model.plan import Action, Blocker, Delete, Outcome, Plan, Res
 from dask_adaptive.model.policy import Disruption, Mode, Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Replacing
-from dask_adaptive.planner.plan import plan
 from dask_adaptive_lab.simulate.simulated_ports import completed
 from support.fake_cluster import W1, W2, FakeCluster
 from support.tables import table
@@ -44,6 +43,7 @@ from support.worlds import (
     cluster,
     group_of,
     pending,
+    plan,
     worker,
 )
 

@@ -22,10 +22,9 @@ from dask_adaptive.model.observed import (
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.scheduler_settings import json_by_key, scheduler_settings
-from dask_adaptive.planner.plan import plan
 from dask_adaptive_agent import wire
 from support.tables import table
-from support.worlds import NOW, PAST, POLICY, busy, cluster
+from support.worlds import NOW, PAST, POLICY, busy, cluster, plan
 
 WELL = ReliefState("idle", wire.R_ACTIVE, "", {"calls": 12_000})
 FAILED = ReliefState("host", wire.R_FAILED, "WorkerState has no host")

@@ -13,9 +13,8 @@ from dask_adaptive.model.plan import Claimed, Plan, Retire, SetReplicas
 from dask_adaptive.model.policy import Policy, Retirement
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.scaling import Allowance
-from dask_adaptive.planner.plan import plan
 from support.any_world import AnyWorld
-from support.worlds import NOW, PAST, POLICY, SHUFFLE, busy, cluster, past_of, worker
+from support.worlds import NOW, PAST, POLICY, SHUFFLE, busy, cluster, past_of, plan, worker
 
 MESSAGE = "2 of 9 wanted: AdaptiveBudget all has 6 workers"
 WATCHED = past_of(PAST)

@@ -13,7 +13,6 @@ from dask_adaptive.model.past import Change, GroupPast, Recommendation
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.scaling import Behavior, RatePolicy, RateType, ScaleDown, ScaleUp, Select
 from dask_adaptive.planner.behavior import damped, remembered
-from dask_adaptive.planner.context import Horizon
 from support.tables import table
 from support.worlds import facts
 
@@ -58,9 +57,7 @@ sinces = st.none() | st.floats(NOW - 200, NOW)
 def moved(
     wanted: int, current: int, behavior: Behavior, past: GroupPast, since: float | None = 0.0
 ) -> int:
-    return damped(
-        wanted, current, behavior, past, idle_timeout_s=IDLE_S, since=since, horizon=Horizon(NOW)
-    )[0]
+    return damped(wanted, current, behavior, past, idle_timeout_s=IDLE_S, since=since, now=NOW)[0]
 
 
 @given(numbers, numbers, behaviors, pasts(), sinces)
@@ -68,7 +65,7 @@ def test_the_number_lies_between_what_is_there_and_what_is_wanted(
     wanted: int, current: int, behavior: Behavior, past: GroupPast, since: float | None
 ) -> None:
     number, steps = damped(
-        wanted, current, behavior, past, idle_timeout_s=IDLE_S, since=since, horizon=Horizon(NOW)
+        wanted, current, behavior, past, idle_timeout_s=IDLE_S, since=since, now=NOW
     )
 
     assert min(wanted, current) <= number <= max(wanted, current)
@@ -120,7 +117,7 @@ def driven(
             past,
             idle_timeout_s=IDLE_S,
             since=-1e6,
-            horizon=Horizon(at),
+            now=at,
         )
         past = remembered(
             past, wanted=wanted, before=counts[-1], after=number, behavior=behavior,
@@ -252,9 +249,7 @@ def test_five_workers(
     wanted: int, behavior: Behavior, past: GroupPast, since: float | None, expected: int,
     reason: Reason | None,
 ) -> None:  # fmt: skip
-    number, steps = damped(
-        wanted, 5, behavior, past, idle_timeout_s=IDLE_S, since=since, horizon=Horizon(NOW)
-    )
+    number, steps = damped(wanted, 5, behavior, past, idle_timeout_s=IDLE_S, since=since, now=NOW)
 
     assert expected == number
     assert ([] if reason is None else [reason]) == [s.reason for s in steps]
@@ -310,7 +305,7 @@ def test_what_limits_a_move(
 ) -> None:  # fmt: skip
     before = GroupPast(**past)
     number, steps = damped(
-        wanted, current, behavior, before, idle_timeout_s=0.0, since=0.0, horizon=Horizon(NOW),
+        wanted, current, behavior, before, idle_timeout_s=0.0, since=0.0, now=NOW,
         highest=9,
     )  # fmt: skip
 

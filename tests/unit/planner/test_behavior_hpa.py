@@ -23,7 +23,6 @@ import pytest
 from dask_adaptive.model.past import Change, GroupPast, Recommendation
 from dask_adaptive.model.scaling import Behavior, RatePolicy, RateType, ScaleDown, ScaleUp, Select
 from dask_adaptive.planner.behavior import damped, remembered
-from dask_adaptive.planner.context import Horizon
 from support.tables import table
 
 NOW = 100_000.0
@@ -54,9 +53,7 @@ def moved(
     current: int, wanted: int, behavior: Behavior, past: GroupPast, minimum: int, maximum: int
 ) -> tuple[int, str]:
     """The number within bounds, and HPA's word for what limited it."""
-    number, _ = damped(
-        wanted, current, behavior, past, idle_timeout_s=0.0, since=0.0, horizon=Horizon(NOW)
-    )
+    number, _ = damped(wanted, current, behavior, past, idle_timeout_s=0.0, since=0.0, now=NOW)
     bounded = min(max(number, minimum), maximum)
     if bounded == wanted:
         return bounded, "DesiredWithinRange"

@@ -11,9 +11,8 @@ import pytest
 from dask_adaptive.model.observed import Clocks, Deleting, ObservedWorker
 from dask_adaptive.model.past import Past
 from dask_adaptive.planner.capacity import arrival_s, at_least_as_long, starts
-from dask_adaptive.planner.memory import remember
 from support.tables import table
-from support.worlds import NOW, POLICY, cluster, decide, instants, pending, worker
+from support.worlds import NOW, POLICY, cluster, decide, instants, pending, remember, worker
 
 #: These have been waited for from the beginning.
 PAST = Past(seen=frozenset({"old"}), awaited=dict.fromkeys(("new", "another", "v", "w"), -1e6))

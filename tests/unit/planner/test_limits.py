@@ -30,9 +30,8 @@ from dask_adaptive.model.recycle import (
 )
 from dask_adaptive.model.scaling import WorkerGroup
 from dask_adaptive.planner.effective_quotas import with_walltimes
-from dask_adaptive.planner.plan import plan
 from support.recycles import AT, FULL, IN_PLACE, NIGHT
-from support.worlds import NOW, PAST, POLICY, busy, cluster, dated, group_of, worker
+from support.worlds import NOW, PAST, POLICY, busy, cluster, dated, group_of, plan, worker
 
 SHUT = Disruption(windows=(NIGHT,))
 NEVER_FULL = Disruption(budgets=(Budget(Amount(0), frozenset({Reason.TASK_QUOTA})),))

@@ -27,7 +27,6 @@ from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.scaling import LoadTarget, WorkerGroup
 from dask_adaptive.planner.capacity import Part, left_after
-from dask_adaptive.planner.plan import plan
 from support.worlds import (
     GPU,
     GROUP,
@@ -38,6 +37,7 @@ from support.worlds import (
     cluster,
     group_of,
     pending,
+    plan,
     worker,
 )
 

@@ -34,8 +34,8 @@ from dask_adaptive.model.plan import (
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import RecyclePast
 from dask_adaptive.model.scaling import Behavior, RatePolicy, RateType, ScaleUp
-from dask_adaptive.planner.memory import remember, renewed
-from support.worlds import GROUP, NOW, PAST, POLICY, busy, cluster, worker
+from dask_adaptive.planner.memory import renewed
+from support.worlds import GROUP, NOW, PAST, POLICY, busy, cluster, remember, worker
 
 #: Changes of the number are remembered for as long as a rate policy looks back.
 RATED = dataclasses.replace(

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from dask_adaptive.model.observed import ObservedWorker
 from dask_adaptive.model.plan import Plan, Retire
 from dask_adaptive.planner.leave import LITTLE
-from dask_adaptive.planner.plan import plan
 from support.any_world import AnyWorld
-from support.worlds import NOW, PAST, POLICY, SHUFFLE, busy, cluster, past_of, worker
+from support.worlds import NOW, PAST, POLICY, SHUFFLE, busy, cluster, past_of, plan, worker
 
 
 def on(node: str, *names: str, **facts: Any) -> list[ObservedWorker]:

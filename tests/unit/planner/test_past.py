@@ -19,8 +19,7 @@ from dask_adaptive.model.recycle import (
     Strategy,
     Use,
 )
-from dask_adaptive.planner.memory import remember
-from support.worlds import GROUP, NOW, PAST, POLICY, busy, cluster, worker
+from support.worlds import GROUP, NOW, PAST, POLICY, busy, cluster, remember, worker
 
 HOUR_S = 3600.0
 PLAN = Plan(Reason.RECYCLING, "", wanted=2, desired=3)

@@ -30,7 +30,6 @@ from dask_adaptive.model.plan import (
 from dask_adaptive.model.policy import Mode
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.scaling import IdleAction
-from dask_adaptive.planner.plan import plan
 from support.any_world import AnyWorld
 from support.worlds import (
     DRAINED,
@@ -44,6 +43,7 @@ from support.worlds import (
     decide,
     past_of,
     pending,
+    plan,
     worker,
 )
 from support.worlds import short as word

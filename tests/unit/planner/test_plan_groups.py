@@ -13,8 +13,6 @@ from dask_adaptive.model.past import Past
 from dask_adaptive.model.plan import Plan
 from dask_adaptive.model.policy import Policy, Retirement
 from dask_adaptive.model.scaling import WorkerGroup
-from dask_adaptive.planner.memory import remember
-from dask_adaptive.planner.plan import plan
 from support.worlds import (
     DRAINING,
     GOING,
@@ -25,6 +23,8 @@ from support.worlds import (
     actions,
     busy,
     group_of,
+    plan,
+    remember,
     watched,
     worker,
 )

@@ -26,14 +26,12 @@ from dask_adaptive.model.policy import Disruption, Mode, Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Limits, Recycle, RecyclePast, TaskQuota, Use
 from dask_adaptive.model.scaling import (
-    AUTO_S,
     Fallback,
     Idle,
     IdleAction,
     Pause,
     Schedule,
 )
-from dask_adaptive.planner.plan import plan
 from support.worlds import (
     DRAINED,
     DRAINING,
@@ -47,6 +45,7 @@ from support.worlds import (
     dated,
     past_of,
     pending,
+    plan,
     worker,
 )
 
@@ -194,13 +193,6 @@ def test_a_cluster_that_was_scaled_to_zero_is_not_woken_by_an_outage() -> None:
     assert [] == actions(decide(away(1, []), policy, past_of(desired=0)))
     assert ["=2"] == actions(decide(away(1, []), policy, past_of(desired=2)))
     assert ["=2"] == actions(decide(away(1, []), policy, Past()))
-
-
-def test_an_idle_timeout_without_a_number_keeps_everybody() -> None:
-    decided = decide(cluster([A, worker("b")]), policy_of(idle_timeout_s=AUTO_S))
-
-    assert (Reason.SCALE_DOWN_STABILIZED, []) == (decided.reason, actions(decided))
-    assert "for ever" in decided.message
 
 
 # --- pauses -----------------------------------------------------------------------------------

@@ -38,9 +38,8 @@ from dask_adaptive.model.scaling import (
     Select,
     WorkerGroup,
 )
-from dask_adaptive.planner.plan import plan
 from support.fake_cluster import FakeCluster
-from support.worlds import DRAINED, GPU, GROUP, NOW, busy, cluster, past_of, pending, worker
+from support.worlds import DRAINED, GPU, GROUP, NOW, busy, cluster, past_of, pending, plan, worker
 
 STEP_S = 5.0
 LEFT_ALONE = "etl-wild"

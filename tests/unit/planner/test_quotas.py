@@ -34,9 +34,8 @@ from dask_adaptive.model.recycle import (
 )
 from dask_adaptive.model.scaling import WorkerGroup
 from dask_adaptive.planner.effective_quotas import with_walltimes
-from dask_adaptive.planner.plan import plan
 from dask_adaptive.planner.quotas import quota_lines
-from support.worlds import NOW, PAST, POLICY, busy, cluster, dated, worker
+from support.worlds import NOW, PAST, POLICY, busy, cluster, dated, plan, worker
 from support.worlds import facts as figures
 
 AT = 1_700_000_000.0  # 22:13 UTC

@@ -41,13 +41,23 @@ from dask_adaptive.model.scaling import (
     Pause,
     ScaleDown,
 )
-from dask_adaptive.planner.context import TICK_S
+from dask_adaptive.planner.horizon import CONTESTED_S, TICK_S
 from dask_adaptive.planner.limits import IMMINENT_S
-from dask_adaptive.planner.memory import heard, remember
-from dask_adaptive.planner.plan import AGAIN_S, plan
-from dask_adaptive.planner.replace import CONTESTED_S
+from dask_adaptive.planner.memory import heard
+from dask_adaptive.planner.plan import AGAIN_S
 from support.any_world import MANY, AnyWorld
-from support.worlds import NOW, POLICY, busy, cluster, dated, past_of, pending, worker
+from support.worlds import (
+    NOW,
+    POLICY,
+    busy,
+    cluster,
+    dated,
+    past_of,
+    pending,
+    plan,
+    remember,
+    worker,
+)
 
 #: As the message of a load says it.
 WORK = re.compile(r"\d+ s of work")
