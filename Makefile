@@ -10,7 +10,7 @@ NEWEST := 2026.8.0
 OTHERS := 2023.5.0 2024.2.1 2024.8.2 2025.1.0 2025.7.0
 OLDEST := $(firstword $(OTHERS))
 LAB := -e .[lab] -e operator/dask_adaptive_lab
-TOOLS := cattrs cronsim msgspec rich tzdata pytest>=8 pytest-asyncio>=1 pytest-timeout pytest-xdist pytest-rerunfailures hypothesis trustme
+TOOLS := cronsim msgspec rich tzdata pytest>=8 pytest-asyncio>=1 pytest-timeout pytest-xdist pytest-rerunfailures hypothesis trustme
 
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-k8s demo-k8s-down node-up node-down install uninstall check test test-matrix test-k8s chaos soak upstream-tests bench docs lock dist clean

@@ -11,7 +11,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/../localnode/lib.sh"
 pythons=${PYTHONS-3.11 3.12 3.13 3.14}
 agent_pythons=${AGENT_PYTHONS-3.9 3.10 3.11 3.12 3.13 3.14}
 oldest=2023.5.0 newest=$dask_version
-tools="cattrs cronsim msgspec rich tzdata pytest>=8 pytest-asyncio>=1 pytest-timeout pytest-xdist hypothesis trustme"
+tools="cronsim msgspec rich tzdata pytest>=8 pytest-asyncio>=1 pytest-timeout pytest-xdist hypothesis trustme"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 failed=()

@@ -185,7 +185,7 @@ async def test_a_status_is_written_once(governed: Scene) -> None:
     status = Status(
         generation=1,
         replicas=2,
-        blockers=((Reason.PINNED, 1),),
+        blockers={Reason.PINNED: 1},
         conditions=(Condition(READY, True, Reason.RECONCILED, "fine"),),
     )
 

@@ -29,7 +29,7 @@ from dask_adaptive.kube.objects import parse_policy_object
 from dask_adaptive.kube.reporter import EventPoster, News, Subject
 from dask_adaptive.kube.status_json import history_body, status_json, unable_json
 from dask_adaptive.loop.ports import EventType
-from dask_adaptive.loop.status import READY, Condition, HeldBy, Status, WorkerRow
+from dask_adaptive.loop.status import READY, Condition, HeldBy, SchedulerRow, Status, WorkerRow
 from dask_adaptive.loop.summary import status_of
 from dask_adaptive.model.observed import Leaving, Pin, ReliefState, Serialized, SerializedFunction
 from dask_adaptive.model.plan import Decision, Plan
@@ -226,9 +226,9 @@ def test_a_status_holds_none() -> None:
     said = Status(
         message=EVIL,
         held_by=(HeldBy("client", EVIL, EVIL, (EVIL,), 1, until=5.0, left_s=60.0),),
-        pending_reasons=((EVIL, 1),),
+        pending_reasons={EVIL: 1},
         workers=(WorkerRow("w", "Active", Reason.PINNED, EVIL),),
-        last_decision=step, distributed=EVIL, agent=EVIL, relief=(ReliefState(EVIL, EVIL),),
+        last_decision=step, scheduler=SchedulerRow(EVIL, EVIL, relief={EVIL: EVIL}),
         conditions=(Condition(READY, True, Reason.RECONCILED, EVIL),),
     )  # fmt: skip
     seen = evil_cluster().observed

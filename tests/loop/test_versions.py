@@ -70,8 +70,8 @@ async def test_an_older_release_is_served(
         await script.communicate(b"go\n")
 
         assert 0 == script.returncode
-        assert release == s.status.distributed
-        assert s.status.agent
+        assert release == s.status.scheduler.distributed
+        assert s.status.scheduler.agent
         tally = await s.final_tally()
         assert (24, 24, 0) == (tally.tasks, tally.runs, tally.redone)
         assert s.peak > 1

@@ -145,7 +145,7 @@ class FakeCluster(SimulatedPorts):
         """Another process takes over, which knows what the policy's status says."""
         status = self.statuses[-1] if self.statuses else Status()
         leaving = [r.name for r in status.workers if r.state in {"Draining", "Drained", "Going"}]
-        self.start_operator(leaving, recycled=dict(status.recycled), recent=status.recent)
+        self.start_operator(leaving, recycled=status.recycles, recent=status.recent)
 
     # The platform.
 

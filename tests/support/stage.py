@@ -161,16 +161,11 @@ class Watched(Watcher):
         return next((c.message for c in self.status.conditions if c.type == kind), "")
 
     def recycled(self) -> dict[str, int]:
-        return {reason.value: count for reason, count in self.status.recycled}
+        return dict(self.status.recycled)
 
     def go_on(self) -> None:
         """A fresh operator takes over, which knows what the policy's status says."""
-        leave = {"Draining", "Drained", "Going"}
-        self.rehearsal.start_loop(
-            [r.name for r in self.status.workers if r.state in leave],
-            dict(self.status.recycled),
-            self.status.recent,
-        )
+        self.rehearsal.start_loop(self.status.leaving, self.status.recycles, self.status.recent)
 
     async def stop(self) -> None:
         """The operator is gone; what it saw last is no longer so."""

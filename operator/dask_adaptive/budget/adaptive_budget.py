@@ -9,24 +9,19 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 from dask_adaptive.model.amounts import parse_quantity
-from dask_adaptive.model.policy import DEFAULT_CONTROLLER
-from dask_adaptive.model.scaling import Priority
-from dask_adaptive.model.spec import (
+from dask_adaptive.model.codec import (
+    ITSELF,
     Check,
-    ControllerName,
-    Count,
     InvalidPolicy,
     Kind,
     Listed,
     Must,
-    Number,
-    ObjectName,
     Problem,
-    Seconds,
-    Text,
     decode,
-    itself,
 )
+from dask_adaptive.model.policy import DEFAULT_CONTROLLER
+from dask_adaptive.model.scaling import Priority
+from dask_adaptive.model.spec import ControllerName, Count, Number, ObjectName, Seconds
 
 #: The resource that each worker takes one of.
 WORKERS = "workers"
@@ -70,9 +65,9 @@ class LabelOperator(str, enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    key: Text
+    key: str
     operator: LabelOperator
-    values: Annotated[tuple[Text, ...], Listed(50)] = ()
+    values: Annotated[tuple[str, ...], Listed(50)] = ()
 
     def holds(self, labels: Mapping[str, str]) -> bool:
         if self.operator in (LabelOperator.IN, LabelOperator.NOT_IN):
@@ -103,7 +98,7 @@ class ShareRule:
     """
 
     namespace: ObjectName
-    cluster: Text = ""  # empty: all in the namespace
+    cluster: str = ""  # empty: all in the namespace
     weight: Annotated[Number, Must(lambda w: 0.001 <= w <= 1000, "must be 0.001 to 1000")] = 1
     guarantee: Count = 0  # workers
     priority: Priority = 0
@@ -125,7 +120,7 @@ class AdaptiveBudget:
     #: Of the namespaces' labels: those of a DaskCluster are its owner's to write.
     namespace_selector: Selector = Selector()
     #: None: all.
-    namespaces: Annotated[tuple[ObjectName, ...], Listed(200, key=itself)] | None = None
+    namespaces: Annotated[tuple[ObjectName, ...], Listed(200, ITSELF)] | None = None
     shares: Annotated[tuple[ShareRule, ...], Listed(200)] = ()
     borrowing: bool = True
     reclaim: Reclaim = Reclaim()

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from dask_adaptive.cli.access import NOTHING, Access, kube_options, output_option
 from dask_adaptive.cli.output import BAD, FAINT, GOOD, ODD, dump, show
-from dask_adaptive.cli.status_view import PolicyView, RowView, StatusView, list_policies
+from dask_adaptive.cli.status_view import PolicyView, list_policies
 from dask_adaptive.controller.lease import LEASE_NAMESPACE, lease_name
 from dask_adaptive.kube.api import (
     AUTOSCALERS,
@@ -268,7 +268,7 @@ def _policies(what: str, policies: Sequence[PolicyView]) -> Iterator[Finding]:
         yield from _policy(what, policy.cluster, policy.status)
 
 
-def _policy(what: str, cluster: str, status: StatusView | None) -> Iterator[Finding]:
+def _policy(what: str, cluster: str, status: st.Status | None) -> Iterator[Finding]:
     """Repeats what the operator says of a policy in its status; nothing is judged again."""
     if status is None:
         fix = "see the operator, above; and whether spec.controllerName is its name"
@@ -278,8 +278,8 @@ def _policy(what: str, cluster: str, status: StatusView | None) -> Iterator[Find
     for reason, c in faults.items():
         # Nothing is broken where what the policy is for has not been created yet.
         is_harmless = reason == Reason.CLUSTER_NOT_FOUND
-        is_error = c.name in (st.READY, st.ABLE_TO_SCALE) and not is_harmless
-        message = f"{c.name}={c.state}, {reason}: {c.message}"
+        is_error = c.type in (st.READY, st.ABLE_TO_SCALE) and not is_harmless
+        message = f"{c.type}={c.word}, {reason}: {c.message}"
         level = Level.ERROR if is_error else Level.WARNING
         yield Finding(level, what, message, _FIXES.get(reason, f"dask-adaptive explain {cluster}"))
     if not faults:
@@ -294,10 +294,10 @@ def _policy(what: str, cluster: str, status: StatusView | None) -> Iterator[Find
         yield _warning(what, message, "the scheduler's next pod gets the new agent")
 
 
-def _is_fault(condition: RowView) -> bool:
-    if condition.name in (st.SCALING_LIMITED, st.PAUSED):
-        return condition.state == "True" and condition.reason in _FAULTS_WHEN_TRUE
-    return condition.state == "False"
+def _is_fault(condition: st.Condition) -> bool:
+    if condition.type in (st.SCALING_LIMITED, st.PAUSED):
+        return condition.status is True and condition.reason in _FAULTS_WHEN_TRUE
+    return condition.status is False
 
 
 _FAULTS_WHEN_TRUE = frozenset(

@@ -21,9 +21,7 @@ from dask_adaptive.cli.access import (
 from dask_adaptive.cli.output import HEAD, Cell, aligned, dump, show
 from dask_adaptive.cli.status_view import (
     NOT_LOOKED,
-    PinView,
     PolicyView,
-    StatusView,
     fail_without_policy,
     list_policies,
 )
@@ -31,7 +29,8 @@ from dask_adaptive.cli.why import Live, Stay, answer, holds
 from dask_adaptive.kube.api import BUDGETS, CONFIG_MAPS, DEPLOYMENTS, EVENTS, PODS
 from dask_adaptive.kube.objects import CLUSTER_LABEL, parse_pod
 from dask_adaptive.kube.status_json import history_name, history_of, merged
-from dask_adaptive.model.amounts import counted, format_bytes, instant
+from dask_adaptive.loop.status import HeldBy, Status
+from dask_adaptive.model.amounts import LAST, counted, format_bytes, instant
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.plan import Decision
 from dask_adaptive.model.reason import Reason
@@ -179,9 +178,9 @@ def of_cluster(live: Live, kept: Sequence[Decision], events: Sequence[Json]) -> 
     Args:
         kept: Its decisions, but perhaps the last one: that is in the status.
     """
-    policy, status = live.policy, live.policy.status or StatusView()
-    last = status.decision
-    facts = {f"idleTimeout of {group}": str(time) for group, time in policy.idle_times.items()}
+    policy, status = live.policy, live.policy.status or Status()
+    last = status.last_decision
+    facts = {f"idleTimeout of {group}": str(time) for group, time in status.idle_times.items()}
     if last and last.inputs:
         figures = (f"{name} {value:g}" for name, value in sorted(last.inputs.items()))
         facts["the number was made from"] = ", ".join(figures)
@@ -201,7 +200,7 @@ def of_cluster(live: Live, kept: Sequence[Decision], events: Sequence[Json]) -> 
     cluster = f"DaskCluster {policy.cluster} in {policy.namespace}"
     about = f"{cluster}, under AdaptivePolicy {policy.name}: {policy.mode}"
     sections = (
-        _stages(status.decision),
+        _stages(status.last_decision),
         Section("holds", ("GROUP", "REASON", "ENDS", "MESSAGE"), list(holds(status))),
         Section("pins", _PINS, [_pin(pin) for pin in live.pins()]),
         _decisions(merged(kept, [last] if last else [])[-_DECISIONS:]),
@@ -220,7 +219,7 @@ def of_worker(name: str, live: Live, events: Sequence[Json], *, ends: bool) -> A
     Args:
         ends: The pod that was asked about is being deleted, whatever becomes of the worker.
     """
-    policy, status = live.policy, live.policy.status or StatusView()
+    policy, status = live.policy, live.policy.status or Status()
     worker = next((w for w in live.workers if w.name == name), None)
     if ends:
         row = status.worker(name)
@@ -281,11 +280,12 @@ def _decisions(decisions: Iterable[Decision]) -> Section:
     return Section("decisions", columns, rows)
 
 
-def _pin(pin: PinView) -> Sequence[str]:
-    return pin.source, pin.owner, pin.until or "until it is released", pin.names(), pin.reason
+def _pin(pin: HeldBy) -> Sequence[str]:
+    until = instant(pin.until) if pin.until <= LAST else ""
+    return pin.source, pin.owner, until or "until it is released", pin.names(), pin.reason
 
 
-def _reliefs(live: Live, status: StatusView) -> list[Sequence[str]]:
+def _reliefs(live: Live, status: Status) -> list[Sequence[str]]:
     """Render the reliefs of a scheduler, as they are now if it answered."""
     rows: list[Sequence[str]] = []
     for relief in live.observed.scheduler.relief:

@@ -21,12 +21,12 @@ from dask_adaptive.cli.output import BAD, FAINT, GOOD, HEAD, ODD, Cell, aligned,
 from dask_adaptive.cli.status_view import (
     NOT_LOOKED,
     PolicyView,
-    StatusView,
     fail_without_policy,
     list_policies,
     most_first,
 )
 from dask_adaptive.kube.api import ApiUnreachable
+from dask_adaptive.loop.status import Status
 
 if TYPE_CHECKING:
     from dask_adaptive.kube.api import Json, KubeApi
@@ -103,7 +103,7 @@ def _line(policy: PolicyView) -> list[Cell]:
     if status is None:
         return [*told, *[""] * len(_FIGURES), "Unknown", "not processed yet"]
     figures = [str(getattr(status, name)) for name in _FIGURES]
-    ready = next((c.state for c in status.conditions if c.name == "Ready"), "Unknown")
+    ready = next((c.word for c in status.conditions if c.type == "Ready"), "Unknown")
     return [*told, *figures, Text(ready, "" if ready == "True" else BAD), status.reason]
 
 
@@ -123,7 +123,7 @@ def page(policy: PolicyView) -> list[Cell]:
     return lines
 
 
-def _summary(status: StatusView) -> Iterable[Cell]:
+def _summary(status: Status) -> Iterable[Cell]:
     yield f"  {status.reason}: {status.message}"
     scheduler = status.scheduler
     agent = f"agent {scheduler.agent}" if scheduler.agent else "no agent"
@@ -132,7 +132,7 @@ def _summary(status: StatusView) -> Iterable[Cell]:
     yield f"  workers: {', '.join(f'{getattr(status, name)} {name}' for name in names)}"
 
 
-def _groups(policy: PolicyView, status: StatusView) -> list[Text]:
+def _groups(policy: PolicyView, status: Status) -> list[Text]:
     columns = ("GROUP", "BOUNDS", "REPLICAS", "DESIRED", "WANTED", "CONNECTED", "PENDING", "REASON",
                "MESSAGE")  # fmt: skip
     rows: list[list[Cell]] = [
@@ -149,18 +149,18 @@ def _groups(policy: PolicyView, status: StatusView) -> list[Text]:
     return aligned(columns, rows, indent="  ")
 
 
-def _conditions(status: StatusView) -> list[Text]:
+def _conditions(status: Status) -> list[Text]:
     """Render the conditions that are not as they should be."""
     rows = [
-        (c.name, Text(c.state, ODD if c.state == "Unknown" or c.name in _BAD_WHEN_TRUE else BAD),
+        (c.type, Text(c.word, ODD if c.status is None or c.type in _BAD_WHEN_TRUE else BAD),
          c.reason, c.message)
         for c in status.conditions
-        if c.state != ("False" if c.name in _BAD_WHEN_TRUE else "True")
+        if c.status is not (c.type not in _BAD_WHEN_TRUE)
     ]  # fmt: skip
     return aligned(("CONDITION", "STATUS", "REASON", "MESSAGE"), rows, "  ")
 
 
-def _counts(status: StatusView) -> list[str]:
+def _counts(status: Status) -> list[str]:
     counts = (
         ("not needed, and stay", most_first(status.blockers)),
         ("pending", most_first(status.pending_reasons)),

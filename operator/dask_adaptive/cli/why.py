@@ -9,12 +9,10 @@ from typing import NamedTuple
 
 from dask_adaptive.cli.status_view import (
     NOT_LOOKED,
-    PinView,
     PolicyView,
-    RowView,
-    StatusView,
     most_first,
 )
+from dask_adaptive.loop.status import HeldBy, Status, WorkerRow
 from dask_adaptive.loop.summary import pins_of, worker_row, worker_state
 from dask_adaptive.model.amounts import counted, format_bytes, format_duration, instant
 from dask_adaptive.model.observed import ObservedCluster, ObservedWorker, Serving
@@ -143,15 +141,15 @@ class Live:
         blocker = veto(worker, VetoContext(Past(), 0.0, clocks, in_service, idle_s))
         return (blocker.reason, blocker.message) if blocker else None
 
-    def pins(self) -> list[PinView]:
+    def pins(self) -> list[HeldBy]:
         """List the pins, those that hold most first; without the scheduler those of the status."""
         if self.unknown:
             return list(self.policy.status.held_by) if self.policy.status else []
+        at = self.observed.at
         found = [
-            PinView(*claim, self.date(self.observed.scheduler.at + held.latest_s),
-                    tuple(sorted(held.workers)), len(held.workers))
+            HeldBy(*claim, tuple(sorted(held.workers)), len(held.workers), at + held.latest_s)
             for claim, held in pins_of(self.observed).items()
-        ]  # fmt: skip
+        ]
         return sorted(found, key=lambda pin: (-pin.count, pin.source, pin.owner))
 
     def date(self, at: float) -> str:
@@ -160,11 +158,11 @@ class Live:
         return "" if math.isinf(left_s) else instant(self.observed.at + left_s)
 
 
-def _as_told(row: RowView) -> Stay:
+def _as_told(row: WorkerRow) -> Stay:
     return Stay(row.reason, row.name, row.state, ENDS.get(row.reason, ""), row.message)
 
 
-def holds(status: StatusView) -> Iterator[Hold]:
+def holds(status: Status) -> Iterator[Hold]:
     """List the holds by group, or one of the whole cluster where it is not scaled at all."""
     found = {("", status.reason): status.message} if status.reason in _NOT_SCALED else {}
     for name, reason, message in _steps_up(status):
@@ -175,16 +173,16 @@ def holds(status: StatusView) -> Iterator[Hold]:
             yield Hold(name or "all groups", reason, ENDS[reason], message)
 
 
-def _steps_up(status: StatusView) -> Iterable[tuple[str, str, str]]:
+def _steps_up(status: Status) -> Iterable[tuple[str, str, str]]:
     """What the groups say, and the steps of the last decision that raised the load's number."""
     yield from ((group.name, group.reason, group.message) for group in status.groups)
-    if decision := status.decision:
+    if decision := status.last_decision:
         for step in decision.steps:
             if step.replicas > decision.wanted:
                 yield decision.group, str(step.reason), step.message
 
 
-def answer(status: StatusView | None) -> str:
+def answer(status: Status | None) -> str:
     """Whether workers are too many, and what keeps them, in one line."""
     if status is None:
         return NOT_LOOKED

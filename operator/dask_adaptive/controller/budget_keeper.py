@@ -19,12 +19,12 @@ from dask_adaptive.kube.shared_budgets import budget_json, pools_of, read_budget
 from dask_adaptive.kube.status_json import conditions_json
 from dask_adaptive.loop.status import READY, Condition
 from dask_adaptive.model.amounts import instant
+from dask_adaptive.model.codec import InvalidPolicy
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.plan import Claimed
 from dask_adaptive.model.policy import DEFAULT_CONTROLLER
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.scaling import Allowance
-from dask_adaptive.model.spec import InvalidPolicy
 
 logger = logging.getLogger(__name__)
 
@@ -168,9 +168,8 @@ class BudgetKeeper:
             status = budget_json(pool, division.rows, since)
             status["held"] = dict.fromkeys(before.get("held") or ()) | status["held"]
             ready = Condition(READY, True, Reason.RECONCILED, self._said(pool, division))
-        old = before.get("conditions") or []
         generation = budget.generation
-        rows = conditions_json([ready], old, generation=generation, now=now)
+        rows = conditions_json([ready], before, generation=generation, now=now)
         return {"observedGeneration": generation, **status, "conditions": rows}
 
     def _waiting(self, uid: str, division: Division, before: Json, now: str) -> dict[Holder, str]:

@@ -17,7 +17,7 @@ from dask_adaptive.kube.objects import ClusterObject, DeploymentObject, PolicyOb
 from dask_adaptive.kube.platform import KubePlatform
 from dask_adaptive.kube.reporter import EventPoster, KubeReporter
 from dask_adaptive.kube.route import Route, Routes
-from dask_adaptive.kube.status_json import idle_of, last_decision_of, leaving_of, recycles_of
+from dask_adaptive.kube.status_json import read_status
 from dask_adaptive.loop.one_pass import ClusterLoop
 from dask_adaptive.loop.ports import LinkError, Ports, Retired, SchedulerLink, Tls, Told
 from dask_adaptive.model.keys import ClusterKey
@@ -197,11 +197,10 @@ class Composer:
             clock=self._clock,
             claim=partial(self._budgets.want, policy.key),
         )
-        recycled, recent = recycles_of(policy.status)
+        before = read_status(policy.status)
         loop = ClusterLoop(
-            policy.key, ports, leaving_of(policy.status), recycled=recycled, recent=recent,
-            name=policy.meta.name, last=last_decision_of(policy.status),
-            idle=idle_of(policy.status),
+            policy.key, ports, before.leaving, recycled=before.recycles, recent=before.recent,
+            name=policy.meta.name, last=before.last_decision, idle=before.idle_times,
         )  # fmt: skip
         return Governed(loop, link, reporter)
 

@@ -250,7 +250,7 @@ def _replicas(result: PassResult) -> _Series:
 
 def _conditions(result: PassResult) -> _Series:
     words = {None: "unknown", True: "true", False: "false"}
-    return {(c.type, words[c.status], c.reason.value): 1 for c in result.status.conditions}
+    return {(c.type, words[c.status], str(c.reason)): 1 for c in result.status.conditions}
 
 
 def _group_replicas(result: PassResult) -> _Series:

@@ -21,9 +21,9 @@ from dask_adaptive.kube.objects import (
 )
 from dask_adaptive.kube.resource_quotas import QuotaObject, cost
 from dask_adaptive.kube.worker_pods import Shape
+from dask_adaptive.model.codec import InvalidPolicy
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.plan import Claimed
-from dask_adaptive.model.spec import InvalidPolicy
 
 #: What each group would have, as its cluster's loop has told; others stay as they are.
 Claims = Mapping[Holder, Claimed]

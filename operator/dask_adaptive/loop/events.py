@@ -105,13 +105,14 @@ def events_of_conditions(now: Status, before: Status | None) -> Iterator[Event]:
             continue
         if condition.status is False:
             text = f"{condition.type}: {condition.message}"
-            yield Event(EventType.WARNING, condition.reason, text)
+            yield Event(EventType.WARNING, Reason(condition.reason), text)
         elif condition.status and was is not None and was.status is False:
-            yield Event(EventType.NORMAL, condition.reason, f"{condition.type} again")
+            reason = Reason(condition.reason)
+            yield Event(EventType.NORMAL, reason, f"{condition.type} again")
 
 
 def _is_of_storm(*conditions: Condition | None) -> bool:
-    return any(c is not None and c.reason is Reason.RECYCLE_STORM for c in conditions)
+    return any(c is not None and c.reason == Reason.RECYCLE_STORM for c in conditions)
 
 
 def describe(action: Action) -> str:

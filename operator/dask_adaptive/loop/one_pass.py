@@ -291,7 +291,7 @@ def _pressing(status: Status) -> Iterator[object]:
             yield row.name, row.reason, row.state
         elif row.state not in {"Active", "Pending"}:
             yield row.name
-    yield from status.recycled
+    yield from status.recycled.items()
     yield from status.recent
 
 
@@ -299,8 +299,6 @@ def _milestones(status: Status) -> object:
     """What people and other programs wait for."""
     return (
         status.generation,
-        status.distributed,
-        status.agent,
-        status.relief,
+        status.scheduler,
         [(c.type, c.status, c.reason) for c in status.conditions],
     )

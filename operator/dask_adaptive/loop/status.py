@@ -1,11 +1,18 @@
-"""The status of a policy as a value: what is reported, before it becomes JSON or a live view."""
+"""
+The status of a policy: it is reported as this value, written as its JSON (`codec.encode`), and read
+back by a fresh operator and by the command line (`codec.recover`). The CRD's schema is made from
+these declarations; each field's comment is its description there.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Annotated
 
-from dask_adaptive.model.observed import ReliefState
-from dask_adaptive.model.plan import Decision
+from dask_adaptive.model.codec import LOCAL, Key, Kind, Listed, one_of, whole
+from dask_adaptive.model.plan import Decision, Instant
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.planner.context import IdleTime
 
@@ -23,14 +30,35 @@ WATCHING = "Watching"
 SLACK_S = 30.0
 
 
+#: Of a worker on its way out, as `WorkerRow.state` has it.
+LEAVING = frozenset({"Draining", "Drained", "Going"})
+
+#: The generation of an object's spec.
+Generation = Annotated[int, Kind(whole(least=0), schema={"type": "integer", "format": "int64"})]
+
+_TRUE_FALSE = one_of({"True": True, "False": False, "Unknown": None})
+
+
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One condition; who writes it to an API adds when it became so, and of which spec it is."""
+    """One condition; who writes it adds when it became so, and of which spec it is."""
 
+    #: Name of the condition.
     type: str
-    status: bool | None  # None: Unknown
-    reason: Reason
+    status: Annotated[bool | None, _TRUE_FALSE]
+    #: Why, in one word.
+    reason: str
+    #: Why, in a sentence.
     message: str
+    #: When status changed last.
+    last_transition_time: str = field(default="", compare=False)
+    #: The generation of the spec that the condition describes.
+    observed_generation: Generation = field(default=0, compare=False)
+
+    @property
+    def word(self) -> str:
+        """Its status as Kubernetes writes it."""
+        return str(_TRUE_FALSE.write(self.status))
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +68,13 @@ class WorkerRow:
     quota. One that is busy, or idle for a short time, has no row: it is only counted.
     """
 
+    #: Name of the worker and of its Deployment.
     name: str
-    state: str  # Pending, Active, Due, Surging, Stopped, Draining, Drained or Going
-    reason: Reason
-    message: str
+    #: Pending, Active, Due (waits to be replaced), Surging (its replacement starts), Stopped,
+    #: Draining, Drained or Going.
+    state: str = ""
+    reason: str = ""
+    message: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,28 +84,74 @@ class HeldBy:
     a lease that is renewed every few seconds changes nothing here.
     """
 
-    source: str  # "shuffle" | "manual" | "client"
+    #: shuffle, manual or client.
+    source: str
+    #: The shuffle, the client, or the operator for annotations.
     owner: str
-    reason: str
-    workers: tuple[str, ...]  # the first ten, by name
-    count: int
-    until: float  # seconds on the loop's clock; moves only when it really has moved
-    left_s: float = field(default=0.0, compare=False)  # the same from now, for other clocks
+    reason: str = ""
+    #: Names of the workers, at most 10.
+    workers: tuple[str, ...] = ()
+    #: How many workers it holds.
+    count: int = 0
+    #: Its latest possible end, with all renewals.
+    until: Instant = math.inf  # in a pass on the loop's clock; moves only when it really has moved
+    left_s: Annotated[float, LOCAL] = field(default=0.0, compare=False)  # from now, for any clock
+
+    def names(self, most: int = 3) -> str:
+        """The first names, and how many more there are."""
+        shown = ", ".join(self.workers[:most])
+        more = self.count - len(self.workers[:most])
+        return f"{shown} and {more} more" if more > 0 else shown
 
 
 @dataclass(frozen=True, slots=True)
 class GroupRow:
     """One worker group that is scaled."""
 
+    #: Name of the DaskWorkerGroup.
     name: str
-    replicas: int  # asked for: spec.worker.replicas
-    desired: int
-    wanted: int
-    connected: int
-    pending: int
-    reason: Reason
-    message: str
-    idle: IdleTime | None = None  # None: idleTimeout is not Auto
+    #: Requested workers: its spec.worker.replicas.
+    replicas: int = 0
+    #: Workers that it should have, after all bounds.
+    desired: Annotated[int, Key("desiredReplicas")] = 0
+    #: Workers that the load needs, before any bound.
+    wanted: Annotated[int, Key("wantedReplicas")] = 0
+    #: Workers connected to the scheduler.
+    connected: int = 0
+    #: Workers that are not connected yet.
+    pending: int = 0
+    #: Why the number of workers is what it is, in one word.
+    reason: str = ""
+    #: The same in a sentence, with numbers.
+    message: str = ""
+    #: With idleTimeout Auto: from asking for a worker until it serves. A worker may leave when it
+    #: has been idle for this and moveSeconds together, within 12s and 5m. An operator that starts
+    #: goes on from this.
+    start_seconds: int | None = None
+    #: With idleTimeout Auto: until a worker's share of the results has moved to it.
+    move_seconds: int | None = None
+
+    @property
+    def idle(self) -> IdleTime | None:
+        """None: idleTimeout is not Auto, or nothing is known yet."""
+        if self.start_seconds is None or self.move_seconds is None:
+            return None
+        return IdleTime(self.start_seconds, self.move_seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerRow:
+    """Versions and features in the scheduler."""
+
+    distributed: str = ""
+    #: Version of the agent; empty while it does not answer.
+    agent: str = ""
+    #: The Secret by which the operator reaches the scheduler; empty without TLS.
+    tls_secret_name: str = ""
+    #: State of each relief, by its name in spec.scheduler.relief, which is Active, NotNeeded (this
+    #: release has no such load), Disabled or Failed. The metrics and `explain` show what it has
+    #: done so far.
+    relief: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,31 +161,78 @@ class Status:
     so that two equal worlds give two equal values.
     """
 
-    generation: int = 0  # of the spec that the pass read
-    replicas: int = 0  # asked for; as all that follow, of all groups that are scaled
-    desired: int = 0
-    wanted: int = 0
+    #: The generation of the spec that the rest of the status describes.
+    generation: Annotated[Generation, Key("observedGeneration")] = 0
+    #: Requested workers: spec.worker.replicas. This and all numbers that follow count all scaled
+    #: worker groups together.
+    replicas: int = 0
+    #: Workers that the load needs, after stabilization and bounds.
+    desired: Annotated[int, Key("desiredReplicas")] = 0
+    #: Workers that the load needs, before any bound.
+    wanted: Annotated[int, Key("wantedReplicas")] = 0
+    #: Workers connected to the scheduler.
     connected: int = 0
+    #: Workers that are not connected yet.
     pending: int = 0
+    #: Connected workers without a task.
     idle: int = 0
+    #: Connected workers with a task.
     busy: int = 0
+    #: Workers that a pin holds.
     pinned: int = 0
+    #: Workers that are leaving.
     retiring: int = 0
-    reason: Reason = Reason.RECONCILED
+    #: Why the number of workers is what it is, in one word.
+    reason: str = Reason.RECONCILED
+    #: The same in a sentence, with numbers.
     message: str = ""
-    held_by: tuple[HeldBy, ...] = ()  # in all groups; at most 100
-    blockers: tuple[tuple[Reason, int], ...] = ()  # workers that are not needed and stay, by reason
-    pending_reasons: tuple[tuple[str, int], ...] = ()
-    workers: tuple[WorkerRow, ...] = ()  # at most 100
-    groups: tuple[GroupRow, ...] = ()  # that are scaled, the default one first; at most 50
+    #: Each worker group that is scaled, the default one first; at most 50.
+    groups: Annotated[tuple[GroupRow, ...], Listed(key="name")] = ()
+    #: The last decision, and the figures that it was made from. Earlier ones are in the ConfigMap
+    #: `<policy>-adaptive-history`.
     last_decision: Decision | None = None
-    recycled: tuple[tuple[Reason, int], ...] = ()  # recycles begun so far, by reason
-    recent: tuple[float, ...] = ()  # seconds since 1970: automatic ones of this hour, at most 200
-    distributed: str = ""
-    agent: str = ""
-    tls_secret: str = ""  # by which the scheduler is reached; empty: without TLS
-    relief: tuple[ReliefState, ...] = ()
-    conditions: tuple[Condition, ...] = ()
+    #: The pins that hold workers; at most 100.
+    held_by: tuple[HeldBy, ...] = ()
+    #: Workers that are not needed and stay, by reason.
+    blockers: Mapping[str, int] = field(default_factory=dict)
+    #: Workers that are pending, by what they wait for, in the words of Kubernetes.
+    pending_reasons: Mapping[str, int] = field(default_factory=dict)
+    #: Workers in a state worth reporting; at most 100.
+    workers: Annotated[tuple[WorkerRow, ...], Listed(key="name")] = ()
+    #: Workers whose replacement has begun, by reason.
+    recycled: Mapping[str, int] = field(default_factory=dict)
+    #: When replacements for quotas began within the last hour, at most 200; recycle.maxPerHour
+    #: counts these.
+    recent: Annotated[tuple[Instant, ...], Key("recentRecycles")] = ()
+    #: Versions and features in the scheduler.
+    scheduler: SchedulerRow = SchedulerRow()
+    #: Ready, SchedulerConnected, Injected, SchedulerConfigured, AbleToScale, ScalingLimited,
+    #: Paused, Watching.
+    conditions: Annotated[tuple[Condition, ...], Listed(key="type")] = ()
+
+    def worker(self, name: str) -> WorkerRow | None:
+        return next((w for w in self.workers if name == w.name), None)
+
+    @property
+    def replaced(self) -> list[WorkerRow]:
+        """Workers that are to be replaced, or whose replacement starts."""
+        return [w for w in self.workers if w.state in ("Due", "Surging")]
+
+    @property
+    def leaving(self) -> list[str]:
+        """Workers on their way out."""
+        return [row.name for row in self.workers if row.state in LEAVING]
+
+    @property
+    def recycles(self) -> dict[Reason, int]:
+        """Recycles begun, by those reasons that this version knows."""
+        known = {reason.value: reason for reason in Reason}
+        return {known[word]: n for word, n in self.recycled.items() if word in known}
+
+    @property
+    def idle_times(self) -> dict[str, IdleTime]:
+        """By group: how long `idleTimeout: Auto` keeps an idle worker."""
+        return {row.name: row.idle for row in self.groups if row.idle is not None}
 
 
 def steady(until: float, told: float | None) -> float:

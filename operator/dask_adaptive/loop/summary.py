@@ -16,7 +16,14 @@ from typing import NamedTuple
 from dask_adaptive.loop.conditions import conditions_of
 from dask_adaptive.loop.events import about
 from dask_adaptive.loop.join import owner
-from dask_adaptive.loop.status import GroupRow, HeldBy, Status, WorkerRow, steady
+from dask_adaptive.loop.status import (
+    GroupRow,
+    HeldBy,
+    SchedulerRow,
+    Status,
+    WorkerRow,
+    steady,
+)
 from dask_adaptive.model.observed import (
     Closing,
     ObservedCluster,
@@ -151,25 +158,27 @@ def status_of(
         reason=decided.reason,
         message=decided.message,
         held_by=held_by(observed, before.held_by if before else (), now=now),
-        blockers=count_blockers(decided.blockers),
+        blockers=dict(count_blockers(decided.blockers)),
         pending_reasons=_pending_reasons(groups),
         workers=tuple(islice(_rows(observed, groups, decided, outcomes), MAX_ROWS)),
         groups=tuple(group_rows(groups, decided, idle))[:MAX_GROUPS],
         last_decision=last,
-        recycled=recycles.totals,
+        recycled=dict(recycles.totals),
         recent=recycles.recent,
-        distributed=scheduler.distributed,
-        agent=scheduler.agent,
-        tls_secret=scheduler.tls_secret,
-        relief=scheduler.relief,
+        scheduler=SchedulerRow(
+            scheduler.distributed,
+            scheduler.agent,
+            scheduler.tls_secret,
+            {str(relief.name): relief.state for relief in scheduler.relief},
+        ),
         conditions=conditions_of(observed, policy, decided, outcomes, unheard=recycles.unheard),
     )
 
 
-def _pending_reasons(groups: Sequence[GroupWorkers]) -> tuple[tuple[str, int], ...]:
+def _pending_reasons(groups: Sequence[GroupWorkers]) -> dict[str, int]:
     pending = [w for workers in groups for w in workers.pending]
     counts = Counter((w.waiting or "Starting").partition(":")[0] for w in pending)
-    return tuple(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
 def group_rows(
@@ -177,7 +186,7 @@ def group_rows(
 ) -> Iterator[GroupRow]:
     plans = {plan.group: plan for plan in decided.groups}
     for workers in groups:
-        plan = plans.get(workers.name)
+        plan, auto = plans.get(workers.name), idle.get(workers.name)
         yield GroupRow(
             name=workers.name,
             replicas=workers.replicas,
@@ -187,7 +196,8 @@ def group_rows(
             pending=len(workers.pending),
             reason=plan.reason if plan else decided.reason,
             message=plan.message if plan else decided.message,
-            idle=idle.get(workers.name),
+            start_seconds=round(auto.start_s) if auto else None,
+            move_seconds=round(auto.move_s) if auto else None,
         )
 
 

@@ -173,10 +173,11 @@ def end_of(text: str, since: float) -> float | None:
         end = since + parse_duration(text)
     except ValueError:
         return None
-    return end if end <= _LAST else None
+    return end if end <= LAST else None
 
 
-_LAST = datetime.datetime.max.replace(tzinfo=datetime.UTC).timestamp() - 1
+#: The last instant that calendars have, in seconds since 1970.
+LAST = datetime.datetime.max.replace(tzinfo=datetime.UTC).timestamp() - 1
 
 
 def instant(seconds: float) -> str:

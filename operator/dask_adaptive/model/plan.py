@@ -5,18 +5,45 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from datetime import UTC, datetime
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
+from dask_adaptive.model.amounts import LAST, read_instant
+from dask_adaptive.model.codec import Kind
 from dask_adaptive.model.past import Blocked
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Limits, QuotaUse, Replacing
+
+
+def _read_instant(value: Any) -> float:
+    at = read_instant(value) if isinstance(value, str) else None
+    if at is None:
+        raise ValueError("must be an instant such as 2026-01-31T18:00:00Z")
+    return at
+
+
+def _instant(precision: str) -> Kind:
+    """Seconds since 1970; one that no calendar has, as infinite ones are, is not written."""
+
+    def write(at: float) -> str | None:
+        if not 0 <= at <= LAST:
+            return None
+        return datetime.fromtimestamp(at, UTC).isoformat(timespec=precision).replace("+00:00", "Z")
+
+    schema = {"type": "string", "format": "date-time"}
+    return Kind(_read_instant, write=write, schema=schema)
+
+
+Instant = Annotated[float, _instant("seconds")]
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
     """One stage through which a number has gone, and what it made of it."""
 
+    #: load, schedule, window, rate, cap, …
     stage: str  # "load" | "hint" | "schedule" | "idle" | "window" | "rate" | "bounds" | "cap" | …
+    #: The number after this stage.
     replicas: int
     reason: Reason
     message: str
@@ -24,23 +51,28 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """
-    One change of mind about one worker group, or one thing done: an edge, never a heartbeat.
+    """One change of mind about one worker group, or one thing done: an edge, never a heartbeat."""
 
-    `inputs` are the figures that it was made from, by name (queued, processing, serving, pending,
-    arrival_s, …), numbers only.
-    """
-
-    at: float  # seconds since 1970
+    at: Annotated[float, _instant("milliseconds")]
+    #: The worker group that was decided.
     group: str
-    before: int  # workers that served
+    #: Workers in service.
+    before: int
+    #: Workers that the load needed.
     wanted: int
+    #: Workers that the operator decided on.
     desired: int
+    #: Why, in one word.
     reason: Reason
+    #: The same in a sentence, with numbers.
     message: str
+    #: Done, Advised, Held, or the error.
     outcome: str = ""  # "Done" | "Refused: …" | "Failed: …" | "Advised" | "Held"
+    #: load, policy, or the name of a client, a schedule or an annotation.
     asked_by: str = "load"  # "load" | "client …" | "schedule …" | "annotation …" | "policy"
-    inputs: Mapping[str, float] = field(default_factory=dict)
+    #: The figures that it was made from, by name.
+    inputs: Mapping[str, float] = field(default_factory=dict)  # queued, serving, arrival_s, …
+    #: Each stage that changed the number, in order.
     steps: tuple[Step, ...] = ()
 
 

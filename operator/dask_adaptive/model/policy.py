@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Annotated, Any
 
 from dask_adaptive.model.amounts import Amount
+from dask_adaptive.model.codec import Check, InvalidPolicy, Listed, decode, one_of
 from dask_adaptive.model.keys import default_group_of
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Budget, Recycle, Window
@@ -27,18 +28,13 @@ from dask_adaptive.model.scaling import (
 )
 from dask_adaptive.model.scheduler_settings import SchedulerSettings
 from dask_adaptive.model.spec import (
-    Check,
     ControllerName,
     Count,
-    InvalidPolicy,
-    Listed,
     ObjectName,
     Part,
     Positive,
     PositiveSeconds,
     Seconds,
-    decode,
-    one_of,
 )
 
 #: Of operators that were given no name, and of policies that name none.

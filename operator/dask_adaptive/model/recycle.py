@@ -9,23 +9,21 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Annotated
 
 from dask_adaptive.model.amounts import Amount
+from dask_adaptive.model.codec import ITSELF, Check, Listed, one_of
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.spec import (
-    Check,
     Count,
     Cron,
     Glob,
     Line,
-    Listed,
-    Must,
+    ListedWorkers,
     Part,
     PositiveSeconds,
     Seconds,
     Surge,
     Workers,
     Zone,
-    itself,
-    one_of,
+    lasting,
 )
 
 
@@ -103,7 +101,7 @@ class FailureLimit:
 @dataclass(frozen=True, slots=True)
 class FailureQuota(FailureLimit):
     window_s: PositiveSeconds = 600.0
-    patterns: Annotated[tuple[Glob, ...], Listed(32, key=itself)] = ()
+    patterns: Annotated[tuple[Glob, ...], Listed(32, ITSELF)] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,16 +149,17 @@ class GroupRecycle:
 class Budget:
     """How many workers of a group may be missing at once for such reasons."""
 
-    workers: Workers
-    reasons: Annotated[frozenset[Replaces], Listed(16, key=itself)] = frozenset()  # empty: all
+    workers: ListedWorkers
+    reasons: Annotated[frozenset[Replaces], Listed(16, ITSELF)] = frozenset()  # empty: all
 
 
 #: Whether a window is open must follow from one opening, not far back.
 OpenFor = Annotated[
     PositiveSeconds,
-    Must(
+    lasting(
         lambda s: s <= 744 * 3600,
         "must not be longer than 744h, which are 31 days: let the schedule begin more often",
+        "duration(self) <= duration('744h')",
     ),
 ]
 

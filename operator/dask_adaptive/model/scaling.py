@@ -4,34 +4,41 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 from dask_adaptive.model.amounts import parse_duration
+from dask_adaptive.model.codec import Check, Kind, Listed, Must, one_of
 from dask_adaptive.model.recycle import GroupRecycle, OpenFor, Window
 from dask_adaptive.model.spec import (
-    Check,
+    IS_DURATION,
     Count,
     Cron,
-    Kind,
-    Listed,
-    Must,
     ObjectName,
     Positive,
     PositiveSeconds,
     Seconds,
-    Text,
     Tolerance,
     Whole,
     Zone,
-    one_of,
+    lasting,
 )
 
 #: The longest that a direction is stabilized, and the periods of its policies, are HPA's own limits
 #: (`maxStabilizationWindowSeconds`, `maxPeriodSeconds` in its validation).
-Stabilization = Annotated[Seconds, Must(lambda s: s <= 3600, "must not be longer than 1h")]
-Period = Annotated[Seconds, Must(lambda s: 1 <= s <= 1800, "must be from 1s to 30m")]
+Stabilization = Annotated[
+    Seconds,
+    lasting(lambda s: s <= 3600, "must not be longer than 1h", "duration(self) <= duration('1h')"),
+]
+Period = Annotated[
+    Seconds,
+    lasting(
+        lambda s: 1 <= s <= 1800,
+        "must be from 1s to 30m",
+        "duration(self) >= duration('1s') && duration(self) <= duration('30m')",
+    ),
+]
 
 #: `idleTimeout: Auto`. Whoever takes it for a number keeps each worker.
 AUTO_S = math.inf
@@ -46,11 +53,19 @@ def _idle_timeout(value: Any) -> float:
 
 
 _IDLE_WORDS = "must be Auto, or a duration such as 90s, 15m or 1h30m, not negative, at most 87600h"
-IdleTimeout = Annotated[float, Kind(_idle_timeout, _IDLE_WORDS, 32)]
+IdleTimeout = Annotated[
+    float,
+    Kind(_idle_timeout, _IDLE_WORDS, 32, lambda s: "Auto", f"self == 'Auto' || {IS_DURATION}"),
+]
 
 MAX_PRIORITY = 1000
 Priority = Annotated[
-    Whole, Must(lambda n: abs(n) <= MAX_PRIORITY, f"must be from -{MAX_PRIORITY} to {MAX_PRIORITY}")
+    Whole,
+    Must(
+        lambda n: abs(n) <= MAX_PRIORITY,
+        f"must be from -{MAX_PRIORITY} to {MAX_PRIORITY}",
+        schema={"minimum": -MAX_PRIORITY, "maximum": MAX_PRIORITY},
+    ),
 ]
 
 
@@ -151,11 +166,7 @@ def not_above(limit: str, minimum: int | None, maximum: int) -> Check:
     return Check(".minReplicas", f"{words} the other", ("minReplicas", "maxReplicas"))
 
 
-def _name(group: Any) -> Any:
-    return group.get("name") if isinstance(group, Mapping) else None
-
-
-WorkerGroups = Annotated[tuple[WorkerGroup, ...], Listed(32, key=_name)]
+WorkerGroups = Annotated[tuple[WorkerGroup, ...], Listed(32, "name")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +177,7 @@ class Schedule:
     duration_s: OpenFor
     min_replicas: Positive
     time_zone: Zone = "UTC"
-    worker_group: Text = ""  # empty: the default worker group
+    worker_group: str = ""  # empty: the default worker group
 
     @property
     def window(self) -> Window:
@@ -217,13 +228,19 @@ class Fallback:
             yield Check(".replicas", words, ("behavior", "replicas"))
 
 
+#: No client waits longer than this for a shuffle to begin.
+MaxWait = Annotated[
+    Seconds,
+    lasting(lambda s: s <= 600, "must not be longer than 10m", "duration(self) <= duration('10m')"),
+]
+
+
 @dataclass(frozen=True, slots=True)
 class ShuffleWait:
     """Whether a P2P shuffle that is about to begin waits for workers that are on their way."""
 
     wait_for_workers: Annotated[bool, one_of({"Auto": True, "Disabled": False})] = True
-    #: No client waits longer than 10 minutes for a shuffle to begin.
-    max_wait_s: Annotated[Seconds, Must(lambda s: s <= 600, "must not be longer than 10m")] = 60.0
+    max_wait_s: MaxWait = 60.0
 
 
 @dataclass(frozen=True, slots=True)

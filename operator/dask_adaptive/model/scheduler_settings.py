@@ -25,16 +25,8 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Annotated, Any, TypeAlias
 
-from dask_adaptive.model.spec import (
-    Check,
-    InvalidPolicy,
-    Kind,
-    ObjectName,
-    Problem,
-    decode,
-    json_name,
-    one_of,
-)
+from dask_adaptive.model.codec import Check, InvalidPolicy, Kind, Problem, decode, json_name, one_of
+from dask_adaptive.model.spec import ObjectName
 
 Path: TypeAlias = tuple[str, ...]
 
@@ -236,8 +228,11 @@ class SchedulerTls:
 
 TCP, TLS = "tcp", "tls"
 
-_PROTOCOL = one_of({TCP: TCP, TLS: TLS})._replace(
-    words="must be tcp or tls; the operator speaks no other: start dask scheduler with one of these"
+_PROTOCOL = Kind(
+    one_of({TCP: TCP, TLS: TLS}).parse,
+    "must be tcp or tls; the operator speaks no other: start dask scheduler with one of these",
+    cel="self in ['tcp', 'tls']",
+    schema={"type": "string", "maxLength": 8},
 )
 
 

@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
+from types import MappingProxyType
 
 from rich.console import Console, Group, RenderableType
 from rich.rule import Rule
@@ -19,7 +20,6 @@ from dask_adaptive.loop.ports import Event, EventType
 from dask_adaptive.loop.summary import worker_state
 from dask_adaptive.model.amounts import format_duration
 from dask_adaptive.model.observed import Clocks, ObservedWorker
-from dask_adaptive.model.reason import Reason
 from dask_adaptive.planner.leave import claims
 from dask_adaptive_lab.tally import Tally
 
@@ -70,7 +70,7 @@ class PlainView(Watcher):
             f"{s.retiring} leaving, {s.pending} pending, {s.desired} desired"
         )
         if s.recycled:
-            line += f", {sum(n for _, n in s.recycled)} recycled"
+            line += f", {sum(s.recycled.values())} recycled"
         if line != self._last:
             self._last = line
             self.said(line)
@@ -124,10 +124,10 @@ def _headline(result: PassResult, tally: Tally | None) -> Text:
     if tally is not None:
         text.append(f"{tally.runs} runs, {tally.redone} redone   ", "bold")
     if s.recycled:
-        text.append(f"{sum(n for _, n in s.recycled)} recycled   ", "magenta")
+        text.append(f"{sum(s.recycled.values())} recycled   ", "magenta")
     for shuffle in scheduler.shuffles:
         text.append(f"\nshuffle run {shuffle.run_id} on {shuffle.workers} workers", "yellow")
-    text.append(f"\n{s.reason.value}: {s.message}", style="italic")
+    text.append(f"\n{s.reason}: {s.message}", style="italic")
     return text
 
 
@@ -169,7 +169,7 @@ class RehearsalFigures(Watcher):
         self._rising_since: float | None = None
         self._busy_at: dict[str, float] = {}  # when each worker had a task last
         self.tally: Tally | None = None
-        self.recycled: tuple[tuple[Reason, int], ...] = ()  # workers replaced, by reason
+        self.recycled: Mapping[str, int] = {}  # workers replaced, by reason
         self.present = self.peak = 0  # workers that exist; the most that were connected
         self.worker_s = 0.0  # sum over all workers of the time each existed
         self.to_connected_s: list[float] = []  # from load to the workers it asked for, each time
@@ -191,7 +191,7 @@ class RehearsalFigures(Watcher):
 
     def add(
         self, *, present: int, idle_s: Mapping[str, float], wanted: int, desired: int,
-        recycled: Sequence[tuple[Reason, int]] = (),
+        recycled: Mapping[str, int] = MappingProxyType({}),
     ) -> None:  # fmt: skip
         """
         Add one moment; the time since the last one counts with the workers of then.
@@ -203,7 +203,7 @@ class RehearsalFigures(Watcher):
         self.worker_s += self.present * (now - self._last)
         self.present, self._last = present, now
         self.peak = max(self.peak, len(idle_s))
-        self.recycled = tuple(recycled)
+        self.recycled = recycled
         if self._rising_since is None:
             self._rising_since = now if min(wanted, desired) > len(idle_s) else None
         elif len(idle_s) >= desired:
@@ -238,7 +238,7 @@ class RehearsalFigures(Watcher):
             ("lasted", f"{lasted_s:.0f} s"),
         ]
         if self.recycled:
-            why = ", ".join(f"{count} {reason.value}" for reason, count in self.recycled)
+            why = ", ".join(f"{count} {reason}" for reason, count in self.recycled.items())
             rows.append(("workers recycled", why))
         return rows
 

@@ -28,7 +28,7 @@ from bench.scale.processes import Farms, MeasuredOperator, writes
 from bench.scale.seed import seed_clusters, seed_workers
 from bench.scale.upstream import Upstream
 from dask_adaptive.kube.api import BUDGETS, CONFIG_MAPS, POLICIES, KubeApi
-from dask_adaptive.kube.status_json import HISTORY_LABEL, history_of, last_decision_of
+from dask_adaptive.kube.status_json import HISTORY_LABEL, history_of, read_status
 from dask_adaptive.loop.decisions import HISTORY_EVERY_S
 from support.kube_bodies import body
 from support.kube_server import ROOT, Kubectl, add_crds
@@ -162,7 +162,7 @@ class Bench:
         async for remembered in self.api.each(CONFIG_MAPS.path(), selector=HISTORY_LABEL):
             found |= {(d.at, d.group) for d in history_of(remembered)}
         async for policy in self.api.each(POLICIES.path()):  # the last is written with the next
-            last = last_decision_of(policy.get("status") or {})
+            last = read_status(policy.get("status")).last_decision
             found |= {(last.at, last.group)} if last else set()
         return sum(at >= since for at, _ in found)
 

@@ -20,9 +20,9 @@ from dask_adaptive.budget.board import (
     allowances,
     divide,
 )
+from dask_adaptive.model.codec import InvalidPolicy
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.plan import Claimed
-from dask_adaptive.model.spec import InvalidPolicy
 from support.policies import WRONG_BUDGETS
 from support.tables import table
 from support.worlds import facts

@@ -14,11 +14,11 @@ from dask_adaptive.kube.objects import parse_policy_object
 from dask_adaptive.kube.status_json import (
     KEY,
     MOST_BYTES,
-    decision_json,
     history_body,
     history_name,
     history_of,
 )
+from dask_adaptive.model.codec import encode
 from dask_adaptive.model.plan import KEPT, Decision, Step
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.text import plain
@@ -77,7 +77,7 @@ def test_it_is_never_too_large(letter: str) -> None:
 
 
 def test_numbers_that_are_none_are_left_out() -> None:
-    seen = decision_json(decision(inputs={"a": math.inf, "b": math.nan, "c": 1 / 3}))
+    seen = encode(decision(inputs={"a": math.inf, "b": math.nan, "c": 1 / 3}))
 
     assert {"c": 0.333} == seen["inputs"]
     assert "1970-01-01T00:00:01.000Z" == seen["at"]
@@ -90,7 +90,7 @@ def test_names_of_long_policies_differ_and_fit() -> None:
     assert (253, 253) == (len(a), len(b))
 
 
-GOOD = json.dumps(decision_json(decision()))
+GOOD = json.dumps(encode(decision()))
 
 
 @pytest.mark.parametrize(

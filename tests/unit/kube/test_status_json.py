@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from dask_adaptive.kube.api import AlreadyExists, ApiUnreachable, error_of
-from dask_adaptive.kube.status_json import leaving_of, recycles_of, status_json, unable_json
+from dask_adaptive.kube.status_json import read_status, status_json, unable_json
 from dask_adaptive.loop.status import PAUSED, READY, Condition, HeldBy, Status, WorkerRow
 from dask_adaptive.model.plan import Decision
 from dask_adaptive.model.reason import Reason
@@ -25,7 +25,7 @@ STATUS = Status(
     idle=2,
     reason=Reason.NO_CANDIDATES,
     message="1 worker too many, all held",
-    blockers=((Reason.PINNED, 1),),
+    blockers={Reason.PINNED: 1},
     workers=(WorkerRow("w1", "Active", Reason.PINNED, "held 3h59m by kubectl"),),
     conditions=(Condition(READY, True, Reason.RECONCILED, "fine"),),
     held_by=(HELD,),
@@ -99,10 +99,10 @@ def test_figures_of_an_earlier_decision_do_not_stay_in_the_object() -> None:
 
 
 def test_who_stays_no_more_does_not_stay_in_the_object() -> None:
-    before = rendered(Status(blockers=((Reason.BUSY, 2), (Reason.PINNED, 1))))
+    before = rendered(Status(blockers={Reason.BUSY: 2, Reason.PINNED: 1}))
 
     assert {"Busy": 2, "Pinned": 1} == before["blockers"]
-    assert {"Busy": 3, "Pinned": None} == rendered(Status(blockers=((Reason.BUSY, 3),)), before)[
+    assert {"Busy": 3, "Pinned": None} == rendered(Status(blockers={Reason.BUSY: 3}), before)[
         "blockers"
     ]
 
@@ -123,12 +123,14 @@ def test_what_a_fresh_operator_knows_of_recycles_and_of_those_that_leave() -> No
     recent = (ko.CREATED_AT, ko.CREATED_AT + 7200)
     states = {"a": "Draining", "b": "Active", "c": "Going", "d": "Drained"}
     workers = tuple(WorkerRow(name, state, Reason.RETIRING, "") for name, state in states.items())
-    written = rendered(Status(workers=workers, recycled=((Reason.TASK_QUOTA, 3),), recent=recent))
+    written = rendered(Status(workers=workers, recycled={Reason.TASK_QUOTA: 3}, recent=recent))
 
-    assert ["a", "c", "d"] == leaving_of(written)
-    assert ({Reason.TASK_QUOTA: 3}, recent) == recycles_of(written)
-    assert {Reason.TASK_QUOTA: 3} == recycles_of({"recycled": {"TaskQuota": 3, "Later": 1}})[0]
-    assert ({}, ()) == recycles_of({}) == recycles_of({"recycled": None, "recentRecycles": ["?"]})
+    read = read_status(written)
+    assert ["a", "c", "d"] == read.leaving
+    assert ({Reason.TASK_QUOTA: 3}, recent) == (read.recycles, read.recent)
+    later = read_status({"recycled": {"TaskQuota": 3, "Later": 1}})
+    assert {Reason.TASK_QUOTA: 3} == later.recycles
+    assert Status() == read_status({}) == read_status({"recycled": None, "recentRecycles": ["?"]})
 
 
 def test_every_number_in_the_crd_has_its_format() -> None:

@@ -43,7 +43,7 @@ def test_figures() -> None:
 def test_recycled_workers_are_counted_by_reason() -> None:
     assert "workers recycled" not in dict(figures_of((0.0, {}, {})).rows())
     once, thrice = (
-        {"recycled": ((Reason.LIFETIME, 1), (Reason.TASK_QUOTA, count))} for count in (1, 3)
+        {"recycled": {Reason.LIFETIME: 1, Reason.TASK_QUOTA: count}} for count in (1, 3)
     )
     figures = figures_of((0.0, {"a": 0.0}, once), (1.0, {"a": 0.0}, thrice))
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dask_adaptive.kube.status_json import last_decision_of, status_json
+from dask_adaptive.kube.status_json import read_status, status_json
 from dask_adaptive.loop.decisions import HISTORY_EVERY_S, LastDecision, decisions, told
 from dask_adaptive.loop.one_pass import POLL_S
 from dask_adaptive.loop.ports import EventType, PlatformError, Told
@@ -200,7 +200,7 @@ def test_the_last_decision_is_in_the_status_and_outlives_the_operator() -> None:
     assert (3, EPOCH + 5.0) == (last.desired, last.at)
 
     written = status_json(fake.statuses[-1], before={}, now="2024-01-01T00:00:00Z")
-    again = last_decision_of(written)
+    again = read_status(written).last_decision
     assert again is not None
     fake.start_operator(name="nightly", last=again)
     fake.steps(1)

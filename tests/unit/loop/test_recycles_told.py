@@ -197,5 +197,5 @@ def test_an_operator_goes_on_counting_where_the_one_before_stopped(begun: list[i
     fake.steps(3, policy)
 
     assert 1 == len(fake.statuses)
-    assert ((Reason.TASK_QUOTA, 7),) == fake.statuses[0].recycled
+    assert {Reason.TASK_QUOTA: 7} == fake.statuses[0].recycled
     assert tuple(begun) == fake.statuses[0].recent

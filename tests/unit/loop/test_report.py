@@ -152,7 +152,7 @@ def test_who_else_has_a_row() -> None:
 def test_pending_workers_are_counted_by_what_they_wait_for() -> None:
     world = cluster([pending("q", waiting="ImagePullBackOff: no such image")], target=1)
 
-    assert (("ImagePullBackOff", 1),) == status(world).pending_reasons
+    assert {"ImagePullBackOff": 1} == status(world).pending_reasons
 
 
 def test_time_alone_changes_nothing_in_a_status() -> None:

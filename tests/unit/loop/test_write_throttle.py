@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dask_adaptive.loop.one_pass import STATUS_EVERY_S, write_throttle
-from dask_adaptive.loop.status import Condition, GroupRow, Status, WorkerRow
+from dask_adaptive.loop.status import Condition, GroupRow, SchedulerRow, Status, WorkerRow
 from dask_adaptive.model.plan import Decision
 from dask_adaptive.model.reason import Reason
 from support.fake_cluster import FakeCluster, completed
@@ -65,10 +65,10 @@ def test_what_moves_with_the_load_can_wait(new: Status) -> None:
         replace(OLD, generation=2),
         replace(OLD, workers=(ROW, replace(ROW, name="w2"))),
         replace(OLD, workers=(ROW, replace(DUE, state="Surging"))),
-        replace(OLD, recycled=((Reason.LIFETIME, 1),)),
+        replace(OLD, recycled={Reason.LIFETIME: 1}),
         replace(OLD, recent=(1.0,)),
-        replace(OLD, distributed="2026.8.0"),
-        replace(OLD, agent="1"),
+        replace(OLD, scheduler=SchedulerRow("2026.8.0")),
+        replace(OLD, scheduler=SchedulerRow(agent="1")),
         replace(OLD, conditions=(replace(CONDITION, status=False),)),
         replace(OLD, conditions=(replace(CONDITION, reason=Reason.BUSY),)),
     ],

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from dask_adaptive.model.codec import json_name
 from dask_adaptive.model.policy import InvalidPolicy, parse_policy
 from dask_adaptive.model.scheduler_settings import (
     AUTO,
@@ -23,7 +24,6 @@ from dask_adaptive.model.scheduler_settings import (
     read_settings,
     scheduler_settings,
 )
-from dask_adaptive.model.spec import json_name
 from dask_adaptive_agent import wire
 from dask_adaptive_agent.relief.registry import VARIABLE, at_start
 from support.tables import table

@@ -1,0 +1,406 @@
+"""
+One codec for all that is declared: specs, statuses, decisions. A dataclass declares with the types
+of its fields how it is read from JSON and written as JSON; the CRDs' schemas are made from the same
+declarations (scripts/crds.py).
+
+A type is text, a number, a flag, an enum, another dataclass, a tuple or a mapping of these; or it
+is `Annotated` with a `Kind`, and with what else must hold. `spec.py` has the kinds of specs.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from functools import cache
+from types import NoneType
+from typing import Annotated, Any, NamedTuple, TypeVar, cast, get_args, get_origin, get_type_hints
+
+from dask_adaptive.text import plain
+
+#: So many problems are shown: the message of a condition stays readable.
+MAX_SHOWN = 10
+
+#: Characters of a text as it is written; Kubernetes allows 32,768 in a condition.
+LONGEST = 1024
+
+T = TypeVar("T")
+
+
+class Problem(NamedTuple):
+    """A field that is wrong, and what it must be."""
+
+    path: str
+    words: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.words}" if self.path else self.words
+
+    def below(self, path: str) -> Problem:
+        return Problem(path + self.path, self.words)
+
+
+class InvalidPolicy(ValueError):
+    """The user can fix the spec. The text has a line for each problem, at most `MAX_SHOWN`."""
+
+    def __init__(self, *problems: Problem | str) -> None:
+        every = (p if isinstance(p, Problem) else Problem("", p) for p in problems)
+        self.problems = tuple(dict.fromkeys(every))
+        left = len(self.problems) - MAX_SHOWN
+        more = [f"and {left} problems more"] if left > 0 else []
+        super().__init__("\n".join([*map(str, self.problems[:MAX_SHOWN]), *more]))
+
+
+class Check(NamedTuple):
+    """A contradiction between fields of one object: where, and which fields show it."""
+
+    path: str
+    words: str
+    needs: tuple[str, ...]
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+@dataclass(frozen=True, eq=False)  # no eq: types are compared, and schemas have no hash
+class Kind:
+    """
+    A field that is one JSON value.
+
+    Attributes:
+        parse: Raises ValueError, with words if there are none here.
+        longest: Characters of a text.
+        write: The inverse of `parse`; None: it is left out.
+        cel: The same rule for the API server, about `self`; `words` are its message.
+        schema: The rest of its schema.
+    """
+
+    parse: Callable[[Any], Any]
+    words: str = ""
+    longest: int = 0
+    write: Callable[[Any], Any] = _same
+    cel: str = ""
+    schema: Mapping[str, Any] = field(default_factory=dict)
+
+    def read(self, value: Any) -> Any:
+        if self.longest and isinstance(value, str) and len(value) > self.longest:
+            raise InvalidPolicy(f"must have at most {self.longest} characters")
+        try:
+            return self.parse(value)
+        except InvalidPolicy:
+            raise
+        except ValueError as exc:
+            raise InvalidPolicy(f"{self.words or exc}; got {value!r:.60}") from None
+
+
+@dataclass(frozen=True, eq=False)
+class Must:
+    """What holds for a value that has been read; `cel` and `schema` as those of a `Kind`."""
+
+    holds: Callable[[Any], bool]
+    words: str
+    cel: str = ""
+    schema: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Listed(NamedTuple):
+    """A list of at most so many entries (0: any), of which no two have the same `key`."""
+
+    most: int = 0
+    key: str = ""  # a field of the entries; `ITSELF`: the list is a set
+
+    def keys(self, entries: list[Any]) -> list[Any]:
+        if self.key in ("", ITSELF):
+            return entries if self.key else []
+        return [one.get(self.key) if isinstance(one, Mapping) else None for one in entries]
+
+
+ITSELF = "."
+
+
+class Key(NamedTuple):
+    """Another name in JSON."""
+
+    name: str
+
+
+#: Of a field that is not in JSON.
+LOCAL = "local"
+
+
+def one_of(values: Mapping[str, Any]) -> Kind:
+    """One of several words, each of which stands for a value."""
+    words = {value: word for word, value in values.items()}
+
+    def parse(value: Any) -> Any:
+        if not isinstance(value, str) or value not in values:
+            raise ValueError
+        return values[value]
+
+    return Kind(
+        parse, f"must be one of {', '.join(values)}", 0, words.__getitem__,
+        schema={"type": "string", "enum": list(values)},
+    )  # fmt: skip
+
+
+def number(*, least: float = -math.inf) -> Callable[[Any], float]:
+    """Take a number; a bool is none, nor is NaN, which YAML has."""
+
+    def parse(value: Any) -> float:
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or not value >= least:
+            raise ValueError
+        return value
+
+    return parse
+
+
+def whole(*, least: float = -math.inf) -> Callable[[Any], int]:
+    """Take a whole number; for JSON 2.0 is one, too."""
+    parse = number(least=least)
+
+    def parse_whole(value: Any) -> int:
+        if parse(value) % 1:
+            raise ValueError
+        return int(value)
+
+    return parse_whole
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError
+    return value
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidPolicy("must be true or false")
+    return value
+
+
+_SCALARS: Mapping[Any, Kind] = {
+    str: Kind(_text, "must be a text"),
+    bool: Kind(_flag),
+    int: Kind(whole(), "must be a whole number"),
+    float: Kind(number(), "must be a number"),
+}
+
+
+class Declared(NamedTuple):
+    """A field of a dataclass, as JSON has it."""
+
+    own: str
+    key: str
+    hint: Any
+    default: Any  # MISSING: it is required
+
+
+@cache
+def declared(cls: Any) -> tuple[Declared, ...]:
+    """The fields of a dataclass that JSON has."""
+    hints = get_type_hints(cls, include_extras=True)
+    found = []
+    for f in fields(cls):
+        marks = parts(hints[f.name])[1]
+        if LOCAL not in marks:
+            key = next((m.name for m in marks if isinstance(m, Key)), json_name(f.name))
+            default = f.default if f.default_factory is MISSING else f.default_factory()
+            found.append(Declared(f.name, key, hints[f.name], default))
+    return tuple(found)
+
+
+def parts(hint: Any) -> tuple[Any, list[Any]]:
+    """A type without None, and its marks."""
+    if get_origin(hint) is not Annotated and NoneType in get_args(hint):
+        (hint,) = (arg for arg in get_args(hint) if arg is not NoneType)
+    base, *marks = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+    return base, marks
+
+
+def kind_of(base: Any, marks: list[Any]) -> Kind | None:
+    """How one value is read; None: it is an object, a list or a mapping."""
+    if kind := next((m for m in marks if isinstance(m, Kind)), None):
+        return kind
+    if isinstance(base, type) and issubclass(base, enum.Enum):
+        return one_of({member.value: member for member in base})
+    return _SCALARS.get(base)
+
+
+def json_name(own: str) -> str:
+    """A field's name in JSON."""
+    head, *rest = own.removesuffix("_s").split("_")
+    return head + "".join(part.capitalize() for part in rest)
+
+
+def decode(kind: type[T], node: Any, path: str) -> T:
+    """
+    Read JSON as a dataclass. Nothing is converted, and null is the same as no field.
+
+    After its fields, an object's `checks()` are asked, but for those that need a field that is
+    wrong.
+
+    Args:
+        path: The field that holds the node, for messages.
+
+    Raises:
+        InvalidPolicy: The user can fix it; each problem has its path.
+    """
+    reading = _Reading()
+    value: T = reading.read(kind, node, path)
+    if reading.problems:
+        raise InvalidPolicy(*reading.problems)
+    return value
+
+
+def recover(kind: type[T], node: Any, *, whole: bool = False) -> T | None:
+    """
+    Read what others have written: what is wrong in it is left out, as is what nobody knows.
+
+    Args:
+        whole: Take it only if nothing is wrong in it; but unknown fields.
+
+    Returns:
+        The value, with defaults for all that could not be read; None if something required cannot.
+    """
+    reading = _Reading()
+    value = reading.read(kind, node, "")
+    is_wrong = whole and len(reading.problems) > reading.unknown
+    return None if value is _NOTHING or is_wrong else value
+
+
+#: What could not be read.
+_NOTHING: Any = object()
+
+
+class _Reading:
+    """Reads one value, and goes on behind what is wrong."""
+
+    def __init__(self) -> None:
+        self.problems: list[Problem] = []
+        self.unknown = 0  # of these
+
+    def read(self, hint: Any, node: Any, path: str) -> Any:
+        """A value; `_NOTHING`, and why, if there is none."""
+        base, marks = parts(hint)
+        try:
+            value = self._value(base, marks, node, path)
+            for mark in marks:
+                if isinstance(mark, Must) and not mark.holds(value):
+                    raise InvalidPolicy(mark.words)
+        except InvalidPolicy as exc:
+            self.problems += (problem.below(path) for problem in exc.problems)
+            return _NOTHING
+        return value
+
+    def _value(self, base: Any, marks: list[Any], node: Any, path: str) -> Any:
+        if kind := kind_of(base, marks):
+            return kind.read(node)
+        if is_dataclass(base):
+            return self._object(base, node, path)
+        if issubclass(get_origin(base), Mapping):
+            return self._mapping(get_args(base)[1], node, path)
+        listed = next((m for m in marks if isinstance(m, Listed)), Listed())
+        return get_origin(base)(self._entries(get_args(base)[0], listed, node, path))
+
+    def _object(self, cls: Any, node: Any, path: str) -> Any:
+        if not isinstance(node, Mapping):
+            raise InvalidPolicy("must be an object")
+        values, wrong = dict[str, Any](), set[str]()
+        for own, key, hint, default in (known := declared(cls)):
+            before = len(self.problems)
+            if node.get(key) is not None:
+                values[own] = self.read(hint, node[key], f"{path}.{key}")
+            elif default is MISSING:
+                values[own] = _NOTHING
+                self.problems.append(Problem(f"{path}.{key}", "is required"))
+            if len(self.problems) > before:
+                wrong.add(key)
+        self._find_unknown(node, known, path)
+        there = {own: value for own, value in values.items() if value is not _NOTHING}
+        if any(one.default is MISSING and one.own not in there for one in known):
+            return _NOTHING  # nothing else can be checked
+        self._check(value := cls(**there), wrong, path)
+        return value
+
+    def _check(self, value: Any, wrong: set[str], path: str) -> None:
+        for check in value.checks() if hasattr(value, "checks") else ():
+            if not wrong.intersection(check.needs):
+                self.problems.append(Problem(path + check.path, check.words))
+
+    def _find_unknown(
+        self, node: Mapping[Any, Any], known: tuple[Declared, ...], path: str
+    ) -> None:
+        keys = sorted(one.key for one in known)
+        found = [key for key, value in node.items() if key not in keys and value is not None]
+        words = f"is not a known field; known here: {', '.join(keys)}"
+        self.problems += (Problem(f"{path}.{key}", words) for key in found)
+        self.unknown += len(found)
+
+    def _entries(self, hint: Any, listed: Listed, node: Any, path: str) -> Iterator[Any]:
+        if not isinstance(node, list):
+            raise InvalidPolicy("must be a list")
+        if listed.most and len(node) > listed.most:
+            raise InvalidPolicy(f"has {len(node)} entries; {listed.most} are allowed")
+        keys = listed.keys(node)
+        for i, key in enumerate(keys):
+            if key is not None and key in keys[:i]:
+                self.problems.append(Problem(f"{path}[{i}]", f"{key} is there twice"))
+        for i, one in enumerate(node):
+            if (value := self.read(hint, one, f"{path}[{i}]")) is not _NOTHING:
+                yield value
+
+    def _mapping(self, hint: Any, node: Any, path: str) -> dict[str, Any]:
+        if not isinstance(node, Mapping):
+            raise InvalidPolicy("must be an object")
+        found = {
+            str(key): self.read(hint, value, f"{path}.{key}")
+            for key, value in node.items()
+            if value is not None
+        }
+        return {key: value for key, value in found.items() if value is not _NOTHING}
+
+
+def encode(value: Any, hint: Any = None) -> Any:
+    """
+    Write a value as JSON, with every field that has a value.
+
+    Text of schedulers and of annotations may hold anything: it is cut, and without control
+    characters. JSON has no word for numbers that are not finite: they are left out.
+
+    Args:
+        hint: The declared type, if there is one.
+    """
+    base, marks = parts(hint)
+    if kind := next((m for m in marks if isinstance(m, Kind)), None):
+        return kind.write(value)
+    if is_dataclass(value):
+        known = declared(cast(Any, type(value)))
+        return _there({one.key: encode(getattr(value, one.own), one.hint) for one in known})
+    if isinstance(value, Mapping):
+        inner = (*get_args(base), None, None)[1]
+        return _there({cut(str(key)): encode(one, inner) for key, one in value.items()})
+    if isinstance(value, (tuple, frozenset)):
+        return [encode(one, (*get_args(base), None)[0]) for one in value]
+    if isinstance(value, enum.Enum):
+        return value.value
+    return cut(value) if isinstance(value, str) else _figure(value, base)
+
+
+def _figure(value: Any, base: Any) -> Any:
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            return None
+        return round(value) if base is int else round(value, 3)
+    return value
+
+
+def _there(values: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def cut(text: str) -> str:
+    """Text as it is written."""
+    text = plain(text)
+    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
