@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
@@ -14,6 +13,7 @@ from bench.scale.runner import CountingApi
 from dask_adaptive.cli.main import cli
 from dask_adaptive.kube.api import KubeApi
 from support import kube_server
+from support.kube_operator import Team
 from support.kube_server import ROOT, Kubectl
 
 
@@ -44,16 +44,13 @@ def admin(kubeconfig: str) -> Kubectl:
 @pytest.fixture
 def kubectl(admin: Kubectl) -> Iterator[Kubectl]:
     """kubectl in a namespace of the test's own."""
-    name = f"t-{uuid.uuid4().hex[:8]}"
-    admin("create", "namespace", name)
-    yield admin.within(name)
-    # Where no controller empties a namespace, its content would be left to later tests.
-    mine = admin.within(name)
-    dask = "daskclusters,daskworkergroups,daskautoscalers,daskjobs"
-    mine("delete", f"dap,{dask}", "--all", "--wait=false")
-    kinds = "deployments,pods,services,configmaps,leases.coordination.k8s.io"
-    mine("delete", kinds, "--all", "--wait=false", "--grace-period=0", "--force")
-    admin("delete", "namespace", name, "--wait=false")
+    with kube_server.namespace(admin) as mine:
+        yield mine
+        # Where no controller empties a namespace, its content would be left to later tests.
+        dask = "daskclusters,daskworkergroups,daskautoscalers,daskjobs"
+        mine("delete", f"dap,{dask}", "--all", "--wait=false")
+        kinds = "deployments,pods,services,configmaps,leases.coordination.k8s.io"
+        mine("delete", kinds, "--all", "--wait=false", "--grace-period=0", "--force")
 
 
 @pytest.fixture
@@ -62,6 +59,11 @@ async def api(kubeconfig: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     connection = await KubeApi.connect()
     yield connection
     await connection.close()
+
+
+@pytest.fixture
+def team(api: KubeApi, kubectl: Kubectl) -> Team:
+    return Team(api, kubectl)
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -26,7 +25,7 @@ from dask_adaptive.kube.inject import MANAGED_LABELS
 from dask_adaptive.kube.objects import ADOPTED, COMPONENT_LABEL, MANAGED_BY
 from support.kube_account import Account
 from support.kube_bodies import WORKER, autoscaler, body, pod, policy
-from support.kube_server import Kubectl
+from support.kube_server import Kubectl, namespace
 
 OURS, THEIRS = {"app": "ours", COMPONENT_LABEL: "worker"}, {"app": "theirs"}
 OPERATOR = "dask-adaptive-operator"
@@ -57,26 +56,24 @@ def managed(name: str) -> Json:
 @pytest.fixture(scope="module")
 def account(admin: Kubectl) -> Iterator[Account]:
     """Beside it, of each kind one object that it may write, and one that it may not."""
-    name = f"t-{uuid.uuid4().hex[:8]}"
-    admin("create", "namespace", name)
-    made = Account(admin.within(name), namespaced=True)
-    made.kubectl.apply(
-        pod("ours", labels=OURS),
-        pod("theirs", labels=THEIRS),
-        deployment("ours", OURS),
-        deployment("theirs", THEIRS),
-        config_map("ours-adaptive-history", MANAGED_LABELS),
-        config_map("theirs-adaptive-history", {}),
-        config_map("theirs", MANAGED_LABELS),
-        autoscaler("etl", team="a"),
-        managed("ours"),
-        policy("theirs"),
-        event("ours", OPERATOR, name),
-        event("theirs", "kubelet", name),
-    )
-    yield made
-    made.remove()
-    admin("delete", "namespace", name, "--wait=false")
+    with namespace(admin) as kubectl:
+        made = Account(kubectl, namespaced=True)
+        kubectl.apply(
+            pod("ours", labels=OURS),
+            pod("theirs", labels=THEIRS),
+            deployment("ours", OURS),
+            deployment("theirs", THEIRS),
+            config_map("ours-adaptive-history", MANAGED_LABELS),
+            config_map("theirs-adaptive-history", {}),
+            config_map("theirs", MANAGED_LABELS),
+            autoscaler("etl", team="a"),
+            managed("ours"),
+            policy("theirs"),
+            event("ours", OPERATOR, kubectl.namespace),
+            event("theirs", "kubelet", kubectl.namespace),
+        )
+        yield made
+        made.remove()
 
 
 @pytest.fixture(scope="module")
@@ -120,16 +117,16 @@ def meta(kind: Resource, name: str, **change: Any) -> Write:
     return patch(kind, name, metadata=change)
 
 
-async def carry_out(api: KubeApi, namespace: str, write: Write) -> None:
+async def carry_out(api: KubeApi, where: str, write: Write) -> None:
     kind, name, change = write
     if change is None:
-        await api.delete(kind.path(namespace, name))
+        await api.delete(kind.path(where, name))
     elif name:
-        await api.patch(kind.path(namespace, name), change)
+        await api.patch(kind.path(where, name), change)
     else:
         if kind == EVENTS:
-            change = {**change, "involvedObject": {"namespace": namespace}}
-        await api.create(kind.path(namespace), change)
+            change = {**change, "involvedObject": {"namespace": where}}
+        await api.create(kind.path(where), change)
 
 
 AGENT = "dask-adaptive-agent-0a1b2c3d"
@@ -197,14 +194,15 @@ async def test_what_the_operator_does_passes(
     await carry_out(bound, account.kubectl.namespace, write)
 
 
-def test_the_agent_is_code_and_nobody_elses_to_write(account: Account, admin: Kubectl) -> None:
+def test_the_agent_is_code_and_nobody_elses_to_write(account: Account) -> None:
     """Who may write all ConfigMaps in a namespace creates none of that name."""
-    tenant, namespace = f"system:serviceaccount:{account.kubectl.namespace}:tenant", account.kubectl
-    namespace("create", "serviceaccount", "tenant")
-    namespace("create", "role", "tenant", "--verb=*", "--resource=configmaps")
-    who = f"--serviceaccount={namespace.namespace}:tenant"
-    namespace("create", "rolebinding", "tenant", "--role=tenant", who)
+    kubectl, where = account.kubectl, account.kubectl.namespace
+    kubectl("create", "serviceaccount", "tenant")
+    kubectl("create", "role", "tenant", "--verb=*", "--resource=configmaps")
+    who = f"--serviceaccount={where}:tenant"
+    kubectl("create", "rolebinding", "tenant", "--role=tenant", who)
+    words = (f"--as=system:serviceaccount:{where}:tenant", "--dry-run=server")
     for name, is_refused in ((AGENT, True), ("mine", False)):
-        made = namespace.run("create", "configmap", name, f"--as={tenant}", "--dry-run=server")
+        made = kubectl.run("create", "configmap", name, *words)
         assert is_refused == bool(made.returncode), made.stderr
         assert is_refused == ("code that schedulers run" in made.stderr)

@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from dask_adaptive.budget.adaptive_budget import parse_budget
-from dask_adaptive.kube.api import BUDGETS, KubeApi
+from dask_adaptive.kube.api import BUDGETS
 from support.kube_bodies import body, cluster_of_one, group, policy
-from support.kube_operator import running, until
+from support.kube_operator import Team, until
 from support.kube_server import ROOT, Kubectl
 from support.policies import WRONG_BUDGETS
 
@@ -39,17 +39,9 @@ def test_the_server_refuses_what_the_model_refuses(
 
 
 def test_defaults_are_those_of_the_model(admin: Kubectl, name: str) -> None:
-    admin.apply(
-        body(
-            BUDGETS,
-            name,
-            {"limits": {"workers": 3}, "shares": [{"namespace": "x", "cluster": "a"}]},
-        )
-    )
-    spec = admin.json("get", "dab", name)["spec"]
-
     written = {"limits": {"workers": 3}, "shares": [{"namespace": "x", "cluster": "a"}]}
-    assert parse_budget(written) == parse_budget(spec)
+    admin.apply(body(BUDGETS, name, written))
+    assert parse_budget(written) == parse_budget(admin.json("get", "dab", name)["spec"])
 
 
 def test_the_example_is_taken(admin: Kubectl) -> None:
@@ -59,35 +51,30 @@ def test_the_example_is_taken(admin: Kubectl) -> None:
     parse_budget(yaml.safe_load(example.read_text())["spec"])
 
 
-def held(kubectl: Kubectl) -> dict[str, int]:
-    found = kubectl.json("get", "daskworkergroups")["items"]
-    return {g["spec"]["cluster"]: g["spec"]["worker"]["replicas"] for g in found}
-
-
 @pytest.mark.usefixtures("one_divides")
-async def test_clusters_share_and_a_guarantee_holds(
-    api: KubeApi, kubectl: Kubectl, admin: Kubectl, name: str
-) -> None:
-    shares = [{"namespace": kubectl.namespace, "cluster": "b", "guarantee": 3}]
+async def test_clusters_share_and_a_guarantee_holds(team: Team, admin: Kubectl, name: str) -> None:
+    shares = [{"namespace": name, "cluster": "b", "guarantee": 3}]
     admin.apply(budget(name, limits={"workers": 4}, shares=shares))
     for cluster in "ab":
         made, *_ = cluster_of_one("w", name=cluster)
-        kubectl.apply(made, group(cluster), policy(cluster, cluster, minReplicas=4))
+        team.kubectl.apply(made, group(cluster), policy(cluster, cluster, minReplicas=4))
 
     def status() -> dict[str, Any]:
         found: dict[str, Any] = admin.json("get", "dab", name).get("status", {})
         return found
 
-    def limited() -> list[str]:
-        found = [kubectl.json("get", "dap", one).get("status", {}) for one in "ab"]
-        rows = [c for s in found for c in s.get("conditions", ()) if c["type"] == "ScalingLimited"]
-        return [c["reason"] for c in rows]
+    def held() -> list[int]:
+        return [team.replicas(one) for one in "ab"]
 
-    async with running(api, kubectl.namespace, budgets="Cluster"):
-        await until(lambda: held(kubectl) == {"a": 1, "b": 3})
+    def limited() -> list[str | None]:
+        return [team.condition(one, "ScalingLimited").get("reason") for one in "ab"]
+
+    async with team.served(budgets="Cluster"):
+        await until(lambda: held() == [1, 3])
         await until(lambda: (status().get("heldWorkers"), status().get("waiting")) == (4, 2))
         await until(lambda: limited() == ["BudgetShared"] * 2)
         shown = {g["cluster"]: (g["wanted"], g["allowed"]) for g in status()["groups"]}
         assert {"a": (4, 1), "b": (4, 3)} == shown
+
         admin.apply(budget(name, limits={"workers": 8}, shares=shares))
-        await until(lambda: held(kubectl) == {"a": 4, "b": 4})
+        await until(lambda: held() == [4, 4])

@@ -16,7 +16,7 @@ from dask_adaptive.kube.api import BUDGETS, KubeApi
 from support import kube_server
 from support.kube_account import Account
 from support.kube_bodies import body, cluster_of_one, group, policy
-from support.kube_operator import running, until
+from support.kube_operator import Team, until
 from support.kube_server import Kubectl, rendered
 
 NAMESPACED = ("--set", "watch.budgets=Namespaced")
@@ -50,23 +50,19 @@ async def test_it_is_about_the_clusters_of_its_namespace(
         made, *_ = cluster_of_one("w", name=name)
         kubectl.apply(made, group(name), policy(name, name, **MINE, minReplicas=4))
 
-    def held() -> list[int]:
-        found = kubectl.json("get", "daskworkergroups")["items"]
-        return [g["spec"]["worker"]["replicas"] for g in found]
-
     def is_told() -> bool:
         found = kubectl.json("get", "dab", "all").get("status", {})
         return (found.get("heldWorkers"), found.get("waiting")) == (4, 2)
 
     api = await KubeApi.connect()
     try:
+        team = Team(api, kubectl)
         with caplog.at_level(logging.WARNING):
-            async with running(api, "team", budgets="Namespaced", controller_name="team"):
-                await until(lambda: held() == [2, 2])
+            async with team.served(budgets="Namespaced", controller_name="team"):
+                await until(lambda: [team.replicas(one) for one in "ab"] == [2, 2])
                 await until(is_told)
     finally:
         await api.close()
-
     assert [] == [r.getMessage() for r in caplog.records if "orbidden" in r.getMessage()]
     assert "status" not in other.json("get", "dab", "all"), "it is not our business"
     monkeypatch.setenv("KUBECONFIG", kubectl.kubeconfig)

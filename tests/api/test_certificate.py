@@ -27,7 +27,7 @@ from dask_adaptive.controller.certificate import (
 from dask_adaptive.controller.metrics import Metrics
 from dask_adaptive.kube.api import KubeApi
 from support.certificates import Authority, secret
-from support.kube_bodies import pod
+from support.kube_bodies import dask_pod, pod
 from support.kube_operator import running, until
 from support.kube_server import ROOT, Kubectl
 from support.kube_webhook import HOST, KIND, SECRET, registered
@@ -43,7 +43,6 @@ class Scene:
     def __init__(self, api: KubeApi, kubectl: Kubectl, settings: WebhookSettings) -> None:
         self.api, self.kubectl, self.settings = api, kubectl, settings
         self.operator: Operator
-        self._pods = 0
 
     @property
     def keeper(self) -> CertificateKeeper:
@@ -84,9 +83,8 @@ class Scene:
 
     async def works(self, *, within_s: float = 15.0) -> None:
         """The API server calls the webhook: a scheduler gets the agent."""
-        labels = {"dask.org/component": "scheduler", "dask.org/cluster-name": "demo"}
-        container = {"name": "scheduler", "image": "x", "args": ["dask", "scheduler"]}
-        body = yaml.safe_dump(pod("s", {"containers": [container]}, labels=labels))
+        made = dask_pod("scheduler", cluster="demo")
+        body = yaml.safe_dump(pod("s", made["spec"], **made["metadata"]))
 
         def is_injected() -> bool:
             made = self.kubectl("create", "--dry-run=server", "-o", "yaml", "-f", "-", stdin=body)

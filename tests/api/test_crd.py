@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import re
-import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -34,7 +33,7 @@ from dask_adaptive.model.policy import ClusterRef, InvalidPolicy, Policy, parse_
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import GroupRecycle, MemoryLimit
 from support.kube_bodies import policy
-from support.kube_server import ROOT, Kubectl
+from support.kube_server import ROOT, Kubectl, namespace
 from support.policies import FULL, TAKEN, WRONG, changed, spec
 from support.tables import table
 
@@ -70,12 +69,10 @@ class Refused(Exception):
 @pytest.fixture(scope="module")
 def create(admin: Kubectl) -> Iterator[Callable[[Any], dict[str, Any]]]:
     """Create a policy, as a dry run; returns its spec, filled in. Raises `Refused`."""
-    name = f"t-{uuid.uuid4().hex[:8]}"
-    admin("create", "namespace", name)
     api = CustomObjectsApi(new_client_from_config(admin.kubeconfig))
 
     def create(written: Any) -> dict[str, Any]:
-        where = ("dask-adaptive.dev", "v1alpha1", name, "adaptivepolicies")
+        where = ("dask-adaptive.dev", "v1alpha1", kubectl.namespace, "adaptivepolicies")
         body = {**policy(), "spec": written}
         try:
             made = api.create_namespaced_custom_object(
@@ -86,9 +83,9 @@ def create(admin: Kubectl) -> Iterator[Callable[[Any], dict[str, Any]]]:
         spec: dict[str, Any] = made["spec"]
         return spec
 
-    yield create
+    with namespace(admin) as kubectl:
+        yield create
     api.api_client.close()
-    admin("delete", "namespace", name, "--wait=false")
 
 
 def causes(status: dict[str, Any]) -> dict[str, str]:

@@ -6,15 +6,14 @@ import os
 import re
 import subprocess
 import sys
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from support.doc_commands import DocCommand, doc_commands, is_for_api, pages
-from support.kube_bodies import cluster_of_one, pod, policy
-from support.kube_server import ROOT, Kubectl, binary
+from support.kube_bodies import cluster_of_one, labels_of, pod, policy
+from support.kube_server import ROOT, Kubectl, binary, namespace
 from support.walk import blocks
 
 WORKER = "etl-default-worker-1f0c2d9a4e"
@@ -34,15 +33,15 @@ OBJECTS = [
 @pytest.fixture(scope="module")
 def etl(admin: Kubectl) -> Iterator[Kubectl]:
     """A cluster `etl` with a policy, and one worker with its Deployment and its pinned pod."""
-    kubectl = admin.within(f"t-{uuid.uuid4().hex[:8]}")
-    admin("create", "namespace", kubectl.namespace)
-    labels = {"dask.org/component": "worker", "dask.org/cluster-name": "etl"}
-    pinned = pod(POD, of=WORKER, labels=labels, annotations={"dask-adaptive.dev/pin": "1h"})
-    kubectl.apply(*cluster_of_one(WORKER), policy("etl"), pinned)
-    yield kubectl
-    kubectl("delete", "daskclusters,daskworkergroups,dap", "--all", "--wait=false")
-    kubectl("delete", "deployments,pods", "--all", "--force", "--grace-period=0", "--wait=false")
-    admin("delete", "namespace", kubectl.namespace, "--wait=false")
+    labels, notes = labels_of("worker"), {"dask-adaptive.dev/pin": "1h"}
+    pinned = pod(POD, of=WORKER, labels=labels, annotations=notes)
+    with namespace(admin) as kubectl:
+        kubectl.apply(*cluster_of_one(WORKER), policy("etl"), pinned)
+        yield kubectl
+        kubectl("delete", "daskclusters,daskworkergroups,dap", "--all", "--wait=false")
+        kubectl(
+            "delete", "deployments,pods", "--all", "--force", "--grace-period=0", "--wait=false"
+        )
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda c: c.text[:60])
@@ -69,9 +68,9 @@ def test_an_object_of_the_docs_is_accepted(page: str, text: str, etl: Kubectl) -
     etl("apply", "--dry-run=server", "-f", "-", stdin=anywhere)
 
 
-def _with_names(text: str, namespace: str) -> str:
+def _with_names(text: str, team: str) -> str:
     text = re.sub(r"\bPOD\b|demo-default-worker-…", POD, text)
-    text = re.sub(r"\b(team|dask-adaptive-demo)\b", namespace, text)
+    text = re.sub(r"\b(team|dask-adaptive-demo)\b", team, text)
     text = re.sub(r"\b(CLUSTER|demo)\b", "etl", text)
     # Checked by the API server, and not written: another command sets another value.
     if re.match("kubectl (annotate|label|patch) ", text):

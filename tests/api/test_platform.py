@@ -18,7 +18,6 @@ from dask_adaptive.kube.api import (
 )
 from dask_adaptive.kube.cache.world import World
 from dask_adaptive.kube.objects import PolicyObject
-from dask_adaptive.kube.platform import KubePlatform
 from dask_adaptive.kube.reporter import EventPoster, KubeReporter
 from dask_adaptive.loop.ports import Event, EventType, PlatformError
 from dask_adaptive.loop.status import READY, Condition, Status
@@ -26,7 +25,7 @@ from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import PlatformWorker
 from dask_adaptive.model.reason import Reason
 from support.kube_bodies import autoscaler, body, cluster_of_one, pod, policy
-from support.kube_objects import resync
+from support.kube_objects import platform_of, resync
 from support.kube_server import Kubectl
 
 WORKER = "etl-default-worker-1"
@@ -40,13 +39,7 @@ class Scene:
         self.api, self.kubectl = api, kubectl
         self.key = ClusterKey(kubectl.namespace, "etl")
         self.world = World()
-        self.platform = KubePlatform(
-            self.key,
-            api=api,
-            world=self.world,
-            wall_clock=time.time,
-            manual_max_s=lambda: DAY_S,
-        )
+        self.platform = platform_of(self.key, self.world, api, most_s=DAY_S)
 
     async def make(self, **annotations: str) -> None:
         notes = {f"dask-adaptive.dev/{k}": v for k, v in annotations.items()}

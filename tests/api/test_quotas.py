@@ -12,13 +12,12 @@ from typing import Any
 
 from dask_adaptive.kube.api import QUOTAS, KubeApi
 from dask_adaptive.kube.cache.world import World
-from dask_adaptive.kube.platform import KubePlatform
 from dask_adaptive.kube.resource_quotas import QuotaObject, room
 from dask_adaptive.kube.worker_pods import pod_costs, shape_of
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import PlatformView
-from support.kube_bodies import body, cluster_of_one, pod
-from support.kube_objects import resync
+from support.kube_bodies import body, cluster_of_one, labels_of, pod
+from support.kube_objects import platform_of, resync
 from support.kube_server import Kubectl
 from support.tables import table
 
@@ -31,7 +30,6 @@ def sidecar(name: str, **resources: Any) -> dict[str, Any]:
     return {**container(name, **resources), "restartPolicy": "Always"}
 
 
-LABELS = {"dask.org/cluster-name": "etl", "dask.org/component": "worker"}
 PLAIN = {
     "containers": [
         container(requests={"cpu": "500m", "memory": "1Gi"}, limits={"cpu": "1", "memory": "1.5Gi"})
@@ -135,11 +133,7 @@ def _refused(kubectl: Kubectl, name: str) -> bool:
 async def look(api: KubeApi, namespace: str) -> PlatformView:
     world = World()
     await resync(world, api, [namespace])
-    platform = KubePlatform(
-        ClusterKey(namespace, "etl"), api=api, world=world, wall_clock=lambda: 2e9,
-        manual_max_s=lambda: 0.0,
-    )  # fmt: skip
-    return await platform.look()
+    return await platform_of(ClusterKey(namespace, "etl"), world, api).look()
 
 
 async def test_what_a_limit_range_adds_counts_once_a_pod_was_made(
@@ -153,7 +147,7 @@ async def test_what_a_limit_range_adds_counts_once_a_pod_was_made(
     (group,) = (await look(api, kubectl.namespace)).groups
     assert group.room is None, "its template says nothing of CPUs"
 
-    kubectl.apply(pod("w1-ab-x", bare, of="w1", labels=LABELS))
+    kubectl.apply(pod("w1-ab-x", bare, of="w1", labels=labels_of("worker")))
     (group,) = (await look(api, kubectl.namespace)).groups
     assert group.room is not None
     assert 2 == group.room.workers

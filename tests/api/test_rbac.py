@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import time
-import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -38,13 +36,10 @@ from dask_adaptive.kube.nodes import NodeObject
 from dask_adaptive.kube.objects import (
     ADOPT,
     ADOPTED,
-    CLUSTER_LABEL,
-    COMPONENT_LABEL,
     COOLDOWN,
     MANAGED_BY,
     parse_policy_object,
 )
-from dask_adaptive.kube.platform import KubePlatform
 from dask_adaptive.kube.reporter import DecisionLog
 from dask_adaptive.kube.status_json import history_name, history_of
 from dask_adaptive.loop.ports import PlatformError
@@ -52,10 +47,10 @@ from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.plan import Decision
 from dask_adaptive.model.reason import Reason
 from support.kube_account import Account
-from support.kube_bodies import autoscaler, body, group, pod, policy
-from support.kube_objects import resync
-from support.kube_operator import running, until
-from support.kube_server import ROOT, Kubectl, rendered
+from support.kube_bodies import autoscaler, body, group, labels_of, pod, policy
+from support.kube_objects import platform_of, resync
+from support.kube_operator import Team, running, until
+from support.kube_server import ROOT, Kubectl, namespace, rendered
 from support.kube_webhook import KIND
 
 
@@ -96,21 +91,15 @@ async def test_the_operator_may_do_all_that_it_does(
     kubectl("apply", "-f", str(ROOT / "manifests/examples/annotated-cluster.yaml"))
     kubectl.apply(group("annotated"))
 
-    def replicas() -> int:
-        found = kubectl.json("get", "daskworkergroup", "annotated-default")
-        return int(found["spec"]["worker"]["replicas"])
-
-    def policies() -> list[Any]:
-        return list(kubectl.json("get", "dap")["items"])
-
     async with connected() as api:
-        where = kubectl.namespace
+        team, where = Team(api, kubectl), kubectl.namespace
         with caplog.at_level(logging.WARNING):
-            async with running(api, where, controller_name=where):
-                await until(lambda: replicas() == 1)  # policy made, cluster scaled, status written
-                await until(lambda: bool(policies()[0].get("status")))
-                kubectl("annotate", "daskcluster", "annotated", "dask-adaptive.dev/max-replicas-")
-                await until(lambda: policies() == [])
+            async with team.served(controller_name=where):
+                # Policy made, cluster scaled, status written.
+                await until(lambda: team.replicas("annotated") == 1)
+                await until(lambda: bool(team.policies()[0].get("status")))
+                team.annotate("daskcluster", "annotated", max_replicas="")
+                await until(lambda: team.policies() == [])
                 await _adopted_and_released(kubectl)
         await _history_calls(api, kubectl)
         await _webhook_calls(api, where)
@@ -143,39 +132,31 @@ async def _history_calls(api: KubeApi, kubectl: Kubectl) -> None:
 
 async def _delete_cluster(api: KubeApi, kubectl: Kubectl) -> None:
     key = ClusterKey(kubectl.namespace, "annotated")
-    platform = KubePlatform(
-        key, api=api, world=World(), wall_clock=time.time, manual_max_s=lambda: 0.0
-    )
     uid = kubectl.json("get", "daskcluster", "annotated")["metadata"]["uid"]
-    await platform.delete_cluster(uid)
+    await platform_of(key, World(), api).delete_cluster(uid)
     assert [] == kubectl.json("get", "daskclusters")["items"]
 
 
-async def _webhook_calls(api: KubeApi, namespace: str) -> None:
-    cluster = await api.get(CLUSTERS.path(namespace, "annotated"))
-    await api.get(NAMESPACES.path(name=namespace))
-    await api.get(GROUPS.path(namespace, "annotated-default"))
+async def _webhook_calls(api: KubeApi, where: str) -> None:
+    cluster = await api.get(CLUSTERS.path(where, "annotated"))
+    await api.get(NAMESPACES.path(name=where))
+    await api.get(GROUPS.path(where, "annotated-default"))
     config = AgentConfig(api, bundle())
     for _ in range(2):
-        await config.ensure(namespace, "annotated", cluster["metadata"]["uid"])
+        await config.ensure(where, "annotated", cluster["metadata"]["uid"])
     with pytest.raises(Forbidden):
-        await api.get(CONFIG_MAPS.path(namespace, bundle().name))
-    assert ClusterKey(namespace, "annotated").default_group == "annotated-default"
+        await api.get(CONFIG_MAPS.path(where, bundle().name))
 
 
 async def _restart_worker(api: KubeApi, kubectl: Kubectl) -> None:
-    labels = {COMPONENT_LABEL: "worker", CLUSTER_LABEL: "annotated"}
-    kubectl.apply(pod("w", of="w", labels=labels))
+    kubectl.apply(pod("w", of="w", labels=labels_of("worker", "annotated")))
     made = policy("annotated", "annotated")
     made["metadata"]["namespace"] = kubectl.namespace
     parsed = parse_policy_object(made)
     world = World()
     await resync(world, api, [kubectl.namespace])
     uid = kubectl.json("get", "pod", "w")["metadata"]["uid"]
-    platform = KubePlatform(
-        parsed.key, api=api, world=world, wall_clock=time.time, manual_max_s=lambda: 0.0
-    )
-    await platform.restart_worker("w", "w", uid)
+    await platform_of(parsed.key, world, api).restart_worker("w", "w", uid)
     assert [] == kubectl.json("get", "pods")["items"]
 
 
@@ -240,41 +221,31 @@ def test_the_hook_may_tidy_up(make: Callable[..., Account], kubectl: Kubectl) ->
     assert not account.can("patch", "deployments/other", "--subresource=scale")
 
 
+#: Verbs that the operator lacks, by resource.
+NEVER = {
+    "secrets": "get list patch create",
+    "configmaps": "get delete list",
+    "pods": "create deletecollection get update patch",
+    "pods/exec": "create",
+    "deployments": "patch create",
+    "daskclusters": "patch",
+    "daskautoscalers": "create delete",
+    "resourcequotas": "create patch",
+    "daskworkergroups": "patch",
+    "nodes": "get patch",
+    "pods/eviction": "create",
+    "deployments/scale": "patch",
+    "namespaces": "patch",
+    "clusterroles": "create",
+    "roles": "escalate",
+    "mutatingwebhookconfigurations": "patch",
+    "validatingwebhookconfigurations": "get",
+    "customresourcedefinitions": "patch",
+}
+
+
 @pytest.mark.parametrize(
-    ("verb", "resource"),
-    [
-        ("get", "secrets"),
-        ("list", "secrets"),
-        ("get", "configmaps"),
-        ("delete", "configmaps"),
-        ("create", "pods"),
-        ("deletecollection", "pods"),
-        ("create", "pods/exec"),
-        ("patch", "deployments"),
-        ("create", "deployments"),
-        ("patch", "daskclusters"),
-        ("list", "configmaps"),
-        ("create", "daskautoscalers"),
-        ("create", "resourcequotas"),
-        ("patch", "resourcequotas"),
-        ("patch", "daskworkergroups"),
-        ("delete", "daskautoscalers"),
-        ("get", "nodes"),
-        ("patch", "nodes"),
-        ("get", "pods"),
-        ("update", "pods"),
-        ("patch", "pods"),
-        ("create", "pods/eviction"),
-        ("patch", "deployments/scale"),
-        ("patch", "namespaces"),
-        ("create", "clusterroles"),
-        ("escalate", "roles"),
-        ("patch", "secrets"),
-        ("create", "secrets"),
-        ("patch", "mutatingwebhookconfigurations"),
-        ("get", "validatingwebhookconfigurations"),
-        ("patch", "customresourcedefinitions"),
-    ],
+    ("verb", "resource"), [(verb, what) for what, verbs in NEVER.items() for verb in verbs.split()]
 )
 def test_what_it_may_not_do(sole_account: Account, verb: str, resource: str) -> None:
     assert not sole_account.can(verb, resource)
@@ -282,12 +253,10 @@ def test_what_it_may_not_do(sole_account: Account, verb: str, resource: str) -> 
 
 @pytest.fixture(scope="module")
 def sole_account(admin: Kubectl) -> Iterator[Account]:
-    name = f"t-{uuid.uuid4().hex[:8]}"
-    admin("create", "namespace", name)
-    made = Account(admin.within(name), namespaced=False)
-    yield made
-    made.remove()
-    admin("delete", "namespace", name, "--wait=false")
+    with namespace(admin) as kubectl:
+        made = Account(kubectl, namespaced=False)
+        yield made
+        made.remove()
 
 
 def test_a_namespaced_operator_sees_one_namespace(make: Callable[..., Account]) -> None:

@@ -16,7 +16,7 @@ from dask_adaptive.kube.view import view
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import PlatformWorker
 from support.kube_bodies import cluster_of_one, pod
-from support.kube_objects import resync
+from support.kube_objects import platform_of, resync
 from support.kube_server import Kubectl
 from support.upstream_code import built_worker
 
@@ -113,8 +113,7 @@ class Scene:
         return list(view(world, self.key, now=time.time()).workers)
 
     def platform(self, world: World) -> KubePlatform:
-        return KubePlatform(self.key, api=self.api, world=world, wall_clock=time.time,
-                            manual_max_s=lambda: HOUR)  # fmt: skip
+        return platform_of(self.key, world, self.api)
 
 
 def _hours_ago(hours: float) -> str:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import uuid
 from collections.abc import Iterator
 
 import pytest
 
-from support.kube_server import CHART, ROOT, Kubectl, binary
+from support.kube_server import CHART, ROOT, Kubectl, binary, namespace
 
 CRD = "adaptivepolicies.dask-adaptive.dev"
 CRDS = (CRD, "adaptivebudgets.dask-adaptive.dev")
@@ -23,22 +22,22 @@ class Releases:
     def __init__(self, admin: Kubectl) -> None:
         self.admin, self._made = admin, list[tuple[str, str]]()
 
-    def install(self, name: str, namespace: str, *sets: str) -> str:
+    def install(self, name: str, where: str, *sets: str) -> str:
         """What Helm says against it; empty if it is installed."""
         # Nobody would answer a webhook here, and pods of other tests would wait for it.
         values = ["image.repository=x", "webhook.enabled=false", *sets]
         words = [word for value in values for word in ("--set", value)]
-        words = ["install", name, str(CHART), "--namespace", namespace, *words]
+        words = ["install", name, str(CHART), "--namespace", where, *words]
         done = self.admin.run(*words, program="helm")
         if done.returncode == 0:
-            self._made.append((name, namespace))
+            self._made.append((name, where))
         return done.stderr if done.returncode else ""
 
     def remove(self) -> None:
         while self._made:
-            name, namespace = self._made.pop()
+            name, where = self._made.pop()
             # The hook's Job would never end.
-            words = ("uninstall", name, "--namespace", namespace, "--no-hooks")
+            words = ("uninstall", name, "--namespace", where, "--no-hooks")
             self.admin(*words, program="helm")
 
 
@@ -53,19 +52,15 @@ def releases(admin: Kubectl) -> Iterator[Releases]:
 
 @pytest.fixture
 def namespaces(admin: Kubectl) -> Iterator[list[str]]:
-    names = [f"t-{uuid.uuid4().hex[:8]}" for _ in range(3)]
-    for name in names:
-        admin("create", "namespace", name)
-    yield names
-    for name in names:
-        admin("delete", "namespace", name, "--wait=false")
+    with namespace(admin) as one, namespace(admin) as other, namespace(admin) as third:
+        yield [one.namespace, other.namespace, third.namespace]
 
 
-def named(admin: Kubectl, kind: str, namespace: str) -> list[str]:
+def named(admin: Kubectl, kind: str, where: str) -> list[str]:
     """Names of a kind that belongs to no namespace, of the releases of one."""
     found = admin.json("get", kind)["items"]
     notes = ((o["metadata"]["name"], o["metadata"].get("annotations") or {}) for o in found)
-    return sorted(name for name, note in notes if note.get(OWNERS[1]) == namespace)
+    return sorted(name for name, note in notes if note.get(OWNERS[1]) == where)
 
 
 def test_two_releases_for_all_namespaces_and_one_for_some(

@@ -15,18 +15,16 @@ from dask_adaptive.kube.agent_zip import BOOT_PATH, PRELOAD, bundle
 from dask_adaptive.kube.api import KubeApi
 from dask_adaptive.kube.inject import GRACE, HOOK
 from dask_adaptive.kube.objects import INJECTED
-from support.kube_bodies import group, pod, policy
+from support.kube_bodies import dask_pod, group, pod, policy
 from support.kube_operator import until
 from support.kube_server import ROOT, Kubectl, rendered
 from support.kube_webhook import operator_with_webhook
 from support.ports import free_port
 
-LABELS = {"dask.org/component": "scheduler", "dask.org/cluster-name": "demo"}
 
-
-def scheduler(name: str, **metadata: Any) -> dict[str, Any]:
-    container = {"name": "scheduler", "image": "x", "args": ["dask", "scheduler"]}
-    return pod(name, {"containers": [container]}, **{"labels": LABELS, **metadata})
+def scheduler(name: str, cluster: str = "demo", **metadata: Any) -> dict[str, Any]:
+    made = dask_pod("scheduler", cluster=cluster)
+    return pod(name, made["spec"], **made["metadata"], **metadata)
 
 
 @pytest.fixture
@@ -43,14 +41,8 @@ def create(kubectl: Kubectl, pod: dict[str, Any], *words: str) -> dict[str, Any]
 
 
 def worker(name: str, container: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
-    labels = {
-        "dask.org/component": "worker",
-        "dask.org/cluster-name": "demo",
-        "dask.org/workergroup-name": "demo-default",
-    }
-    one = {"name": "worker", "image": "x", "args": ["dask", "worker"], **(container or {})}
-    metadata = {"labels": labels, **spec.pop("metadata", {})}
-    return pod(name, {"containers": [one], **spec}, **metadata)
+    made = dask_pod("worker", container, cluster="demo", **spec)
+    return pod(name, made["spec"], **made["metadata"])
 
 
 def hook_of(pod: dict[str, Any]) -> Any:
@@ -110,7 +102,7 @@ async def test_pods_start_with_what_the_policy_says(injecting: Kubectl) -> None:
 async def test_clusters_share_the_config_map(injecting: Kubectl) -> None:
     await asyncio.to_thread(create, injecting, scheduler("s1"))
     injecting("apply", "-f", str(ROOT / "manifests/examples/annotated-cluster.yaml"))
-    other = scheduler("s2", labels={**LABELS, "dask.org/cluster-name": "annotated"})
+    other = scheduler("s2", "annotated")
     made = await asyncio.to_thread(create, injecting, other)
 
     owners = injecting.json("get", "configmap", bundle().name)["metadata"]["ownerReferences"]
@@ -142,7 +134,7 @@ async def test_people_can_refuse(webhook: Kubectl, target: str) -> None:
 
 
 async def test_a_scheduler_of_no_cluster_is_left_alone(injecting: Kubectl) -> None:
-    stray = scheduler("s", labels={**LABELS, "dask.org/cluster-name": "nobody"})
+    stray = scheduler("s", "nobody")
 
     assert not is_injected(await asyncio.to_thread(create, injecting, stray))
 

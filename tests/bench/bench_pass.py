@@ -24,13 +24,13 @@ from bench.scale.bodies import Cluster, cluster_objects, deployment, pod, runnin
 from bench.scale.simulated import SimulatedScheduler
 from dask_adaptive.kube.cache.world import KINDS, World
 from dask_adaptive.kube.objects import PodObject
-from dask_adaptive.kube.platform import KubePlatform
 from dask_adaptive.loop.one_pass import ClusterLoop
 from dask_adaptive.loop.ports import Ports
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.policy import parse_policy
 from dask_adaptive.scheduler.snapshot import ANSWER, NoteReader, SnapshotReader
 from support.fake_cluster import FakeCluster
+from support.kube_objects import platform_of
 
 AT_ONCE, MADE = 10, "2026-11-24T10:00:00Z"
 
@@ -67,10 +67,7 @@ class Scene:
 
     def start(self) -> None:
         """A new operator, whose scheduler has answered for the first time."""
-        api: Any = None  # nothing is written
-        platform = KubePlatform(
-            self.key, api=api, world=self.world, wall_clock=time.time, manual_max_s=lambda: 3600.0
-        )
+        platform = platform_of(self.key, self.world)
         self._reader, link = SnapshotReader(NoteReader()), Link(self)
         ports = Ports(platform=platform, link=link, reporter=link, clock=time.monotonic)
         self.loop = ClusterLoop(self.key, ports)

@@ -33,7 +33,6 @@ from dask_adaptive.kube.objects import (
     PolicyObject,
     text_at,
 )
-from dask_adaptive.kube.platform import KubePlatform
 from dask_adaptive.kube.reporter import EventPoster
 from dask_adaptive.kube.shared_budgets import pools_of, read_budgets
 from dask_adaptive.kube.view import view
@@ -292,13 +291,9 @@ def test_an_object_that_cannot_be_read_holds_its_cluster() -> None:
 async def test_nothing_is_changed_in_its_cluster_and_its_policy_says_so() -> None:
     world = ko.world_of(*ko.one_of_each(EVIL))
     world.take(ko.KIND["Pod"], "MODIFIED", {**BODIES["Pod"], "status": "\x1b]0;x\x07"})
-    api: Any = None  # all that is asked is in the cache
-    platform = KubePlatform(
-        EVIL, api=api, world=world, wall_clock=lambda: 0.0, manual_max_s=lambda: 0.0
-    )
 
     with pytest.raises(PlatformUnread, match="Pod w1-hash-x can't be read"):
-        await platform.look()
+        await ko.platform_of(EVIL, world).look()
 
 
 def test_what_is_about_all_clusters_of_a_namespace_is_named_by_each() -> None:

@@ -19,6 +19,12 @@ def body(kind: api.Resource, name: str, spec: Any = None, **metadata: Any) -> di
     return made if spec is None else {**made, "spec": spec}
 
 
+def labels_of(component: str, cluster: str = "etl") -> dict[str, str]:
+    """As dask-kubernetes gives them to what it makes of a cluster's default group."""
+    group = {"dask.org/workergroup-name": f"{cluster}-default"} if component == "worker" else {}
+    return {"dask.org/cluster-name": cluster, "dask.org/component": component, **group}
+
+
 def policy(name: str = "p", cluster: str = "etl", **spec: Any) -> dict[str, Any]:
     return body(api.POLICIES, name, {"clusterRef": {"name": cluster}, "maxReplicas": 5, **spec})
 
@@ -31,7 +37,7 @@ def group(cluster: str, replicas: int = 0, **pod: Any) -> dict[str, Any]:
 
 def service(cluster: str, ip: str = "None", port: int = 8786) -> dict[str, Any]:
     """A scheduler's, as dask-kubernetes makes it; without an IP it is found by DNS."""
-    labels = {"dask.org/cluster-name": cluster, "dask.org/component": "scheduler"}
+    labels = labels_of("scheduler", cluster)
     ports = [{"name": "tcp-comm", "port": port}]
     spec = {"clusterIP": ip, "ports": ports, "selector": labels}
     return body(api.SERVICES, f"{cluster}-scheduler", spec, labels=labels)
@@ -46,18 +52,14 @@ def cluster_of_one(
     Annotations of the cluster are copied to all that it makes.
     """
     group = f"{name}-default"
-    labels = {
-        "dask.org/cluster-name": name,
-        "dask.org/component": "worker",
-        "dask.org/workergroup-name": group,
-    }
+    labels = labels_of("worker", name)
     workers = {"replicas": replicas, "spec": spec}
     scheduler = {"service": {"ports": [{"port": 8786}]}, "spec": spec}
     template = {
         "metadata": {"labels": {"app": worker, **labels}, "annotations": annotations}, "spec": spec,
     }  # fmt: skip
     whole = {"selector": {"matchLabels": {"app": worker}}, "template": template}
-    of_group = {"dask.org/cluster-name": name, "dask.org/component": "workergroup"}
+    of_group = labels_of("workergroup", name)
     made = [
         body(api.CLUSTERS, name, {"worker": workers, "scheduler": scheduler}),
         body(api.GROUPS, group, {"cluster": name, "worker": workers}, labels=of_group),
@@ -82,13 +84,10 @@ def pod(name: str, spec: Any = WORKER, *, of: str = "", **metadata: Any) -> dict
     return body(api.PODS, name, spec, **metadata)
 
 
-def dask_pod(component: str, container: Any = None, **spec: Any) -> dict[str, Any]:
-    """As a webhook is asked about it, of cluster `etl`: its container runs `dask COMPONENT`."""
-    labels = {
-        "dask.org/component": component,
-        "dask.org/cluster-name": "etl",
-        "dask.org/workergroup-name": "etl-default",
-    }
-    metadata = {"labels": labels, **spec.pop("metadata", {})}
-    one = {"name": component, "args": ["dask", component], **(container or {})}
+def dask_pod(
+    component: str, container: Any = None, *, cluster: str = "etl", **spec: Any
+) -> dict[str, Any]:
+    """As a webhook is asked about it: its container runs `dask COMPONENT`."""
+    metadata = {"labels": labels_of(component, cluster), **spec.pop("metadata", {})}
+    one = {"name": component, "image": "x", "args": ["dask", component], **(container or {})}
     return {"metadata": metadata, "spec": {"containers": [one], **spec}}

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import copy
-import json
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from dask_adaptive.kube.api import KubeApi
 from dask_adaptive.kube.cache.world import KINDS, World, scopes_of
-from dask_adaptive.kube.objects import COOLDOWN, HANDLED
+from dask_adaptive.kube.platform import KubePlatform
 from dask_adaptive.kube.view import view
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import PlatformView
+from support.kube_bodies import labels_of
 
 #: Of `cluster()`.
 KEY = ClusterKey("ns", "etl")
@@ -63,21 +67,13 @@ def autoscaler(
 
 def deployment(name: str = "w1", **more: Any) -> dict[str, Any]:
     metadata, rest = more.pop("metadata", {}), more
-    labels = {
-        "dask.org/cluster-name": "etl",
-        "dask.org/component": "worker",
-        "dask.org/workergroup-name": "etl-default",
-    }
+    labels = labels_of("worker")
     return {"kind": "Deployment", "metadata": meta(name, labels=labels, **metadata), **rest}
 
 
 def pod(name: str = "w1-hash-x", worker: str = "w1", **more: Any) -> dict[str, Any]:
     metadata, rest = more.pop("metadata", {}), more
-    labels = {
-        "dask.org/cluster-name": "etl",
-        "dask.org/component": "worker",
-        "pod-template-hash": "hash",
-    }
+    labels = {**labels_of("worker"), "pod-template-hash": "hash"}
     owners = [{"kind": "ReplicaSet", "name": f"{worker}-hash"}]
     base = {"status": {"phase": "Running", "podIP": "10.0.0.1"}}
     full = meta(name, labels=labels, ownerReferences=owners, **metadata)
@@ -91,7 +87,7 @@ def node(name: str = "n1", *taints: str, **more: Any) -> dict[str, Any]:
 
 
 def service(ip: str = "10.96.0.9", **spec: Any) -> dict[str, Any]:
-    labels = {"dask.org/cluster-name": "etl", "dask.org/component": "scheduler"}
+    labels = labels_of("scheduler")
     ports = [{"name": "tcp-comm", "port": 8786}]
     spec = {"clusterIP": ip, "ports": ports, "selector": labels, **spec}
     return {"kind": "Service", "metadata": meta("etl-scheduler", labels=labels), "spec": spec}
@@ -132,75 +128,15 @@ def noted(by: str = "kubectl-annotate", at: str = CREATED, **notes: str) -> dict
     return {"annotations": named, "managedFields": [entry]}
 
 
-RESOURCES = "DASK_DISTRIBUTED__WORKER__RESOURCES"
-CONTAINER = {
-    "name": "worker",
-    "image": "x",
-    "command": ["sh", "-c", "dask worker --nthreads 2"],
-    "args": ["--resources", "GPU=1", "--nworkers", "2"],
-    "env": [{"name": RESOURCES, "value": "{'GPU': 1}"}, {"name": "A", "value": "1"}],
-    "envFrom": [{"secretRef": {"name": "s"}}],
-    "resources": {"limits": {"cpu": "2", "memory": "1Gi"}, "requests": {"cpu": "500m"}},
-    "volumeMounts": [{"name": "v", "mountPath": "/data"}],
-    "lifecycle": {"preStop": {"exec": {"command": ["true"]}}},
-    "livenessProbe": {"httpGet": {"httpHeaders": [{"name": "h", "value": "v"}]}},
-}
-POD_SPEC = {
-    "containers": [CONTAINER],
-    "initContainers": [{**CONTAINER, "restartPolicy": "Always"}],
-    "overhead": {"cpu": "1m"},
-    "resources": {"limits": {"cpu": "4"}},
-    "activeDeadlineSeconds": 60,
-    "priorityClassName": "high",
-    "terminationGracePeriodSeconds": 30,
-    "nodeName": "n1",
-    "hostNetwork": False,
-    "imagePullSecrets": [{"name": "s"}],
-    "volumes": [{"name": "v", "secret": {"secretName": "s"}}],
-    "hostAliases": [{"ip": "10.0.0.9", "hostnames": ["h"]}],
-}
-NOTES = (
-    "pin", "pin_reason", "paused", "paused_scale_in", "recycle", "expires_at", "max_replicas",
-    "min_replicas", "idle_timeout", "adopt", "adopted",
-)  # fmt: skip
+_ONE_OF_EACH = yaml.safe_load(Path(__file__).with_name("one_of_each.yaml").read_text())
+POD_SPEC: dict[str, Any] = _ONE_OF_EACH[1]["spec"]["worker"]["spec"]
 
 
 def one_of_each(key: ClusterKey) -> Iterator[dict[str, Any]]:
     """A cluster with one object of each kind, in all that is read of it."""
-    made = noted(**dict.fromkeys(NOTES, "1h"))
-    handled = json.dumps({"spec": {"worker": {"replicas": 1}}})
-    notes = {**made, "annotations": {**made["annotations"], HANDLED: handled, COOLDOWN: "1"}}
-    workers = group(**notes)
-    workers["spec"]["worker"] |= {"metadata": notes, "spec": POD_SPEC}
-    failing = {"type": "ReplicaFailure", "status": "True", "reason": "x", "message": "y"}
-    unscheduled = {
-        "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "y",
-        "lastTransitionTime": CREATED,
-    }  # fmt: skip
-    state = {"state": {"waiting": {"reason": "CrashLoopBackOff", "message": "m"}},
-             "lastState": {"terminated": {"reason": "Error", "exitCode": 1}}}  # fmt: skip
-    unready = pod(metadata=notes, spec=POD_SPEC)
-    unready["status"] = {
-        "phase": "Pending", "hostIP": "10.0.0.8", "podIP": "10.0.0.1",
-        "podIPs": [{"ip": "10.0.0.1"}], "startTime": CREATED, "conditions": [unscheduled],
-        "containerStatuses": [state],
-    }  # fmt: skip
-    governed = policy(**notes, ownerReferences=[{"uid": "x"}], labels={"a": "b"}, generation=1)
-    governed["spec"] |= {"controllerName": "dask-adaptive", "idleTimeout": "5m"}
-    scoped = {"scopes": ["BestEffort"], "scopeSelector": {"matchExpressions": [
-        {"scopeName": "PriorityClass", "operator": "In", "values": ["high"]}]}}  # fmt: skip
-    limits = {"limits": {"workers": 9, "cpu": "10"}, "shares": [{"cluster": "etl", "weight": 2}]}
-    bodies = [
-        cluster(**notes, labels={"tier": "prod"}), workers, governed, autoscaler(**notes),
-        deployment(metadata=notes, status={"conditions": [failing]},
-                   spec={"replicas": 1, "template": {"metadata": notes, "spec": POD_SPEC}}),
-        unready, service(), quota(hard={"requests.cpu": "9", "pods": "5"}, **scoped),
-        {"kind": "AdaptiveBudget", "metadata": meta("b"), "spec": limits},
-    ]  # fmt: skip
-    for body in bodies:
-        one = copy.deepcopy(body)
-        one["metadata"] |= {"namespace": key.namespace, "uid": f"{key.namespace}-{body['kind']}"}
-        yield one
+    for body in copy.deepcopy(_ONE_OF_EACH):
+        known = {"namespace": key.namespace, "uid": f"{key.namespace}-{body['kind']}"}
+        yield {**body, "metadata": meta(**{**body["metadata"], **known})}
 
 
 def world_of(*bodies: dict[str, Any]) -> World:
@@ -208,6 +144,14 @@ def world_of(*bodies: dict[str, Any]) -> World:
     for body in bodies:
         take(world, "ADDED", body)
     return world
+
+
+def platform_of(
+    key: ClusterKey, world: World, api: Any = None, *, now: Callable[[], float] = time.time,
+    most_s: float = 3600.0,
+) -> KubePlatform:  # fmt: skip
+    """Without an API: all that is asked is in the cache."""
+    return KubePlatform(key, api=api, world=world, wall_clock=now, manual_max_s=lambda: most_s)
 
 
 def take(world: World, event: str, body: dict[str, Any]) -> None:

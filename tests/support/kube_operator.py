@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from dask_adaptive.controller.app import Operator, Settings
-from dask_adaptive.kube.api import CLUSTERS, SERVICES, AlreadyExists, KubeApi, KubeError
+from dask_adaptive.kube.api import CLUSTERS, SERVICES, AlreadyExists, Json, KubeApi, KubeError
 from dask_adaptive.model.observed import ObservedScheduler
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
 from support.fake_cluster import FakeCluster
-from support.kube_bodies import service
+from support.kube_bodies import group, service
+from support.kube_server import ROOT, Kubectl
 from support.ports import free_port
 
 
@@ -87,3 +89,53 @@ async def until(
             return
         assert asyncio.get_running_loop().time() < end, f"{check} is still not so"
         await asyncio.sleep(0.2)
+
+
+class Team:
+    """One namespace of an API server: what people do there, and what is to be seen of it."""
+
+    def __init__(self, api: KubeApi, kubectl: Kubectl) -> None:
+        self.api, self.kubectl, self.namespace = api, kubectl, kubectl.namespace
+
+    def served(self, **settings: Any) -> contextlib.AbstractAsyncContextManager[Operator]:
+        """By an operator, for as long as it lasts."""
+        return running(self.api, self.namespace, **settings)
+
+    def apply_demo(self, *more: Json) -> None:
+        """The cluster of the examples with its default group, as dask-kubernetes makes that."""
+        self.kubectl("apply", "-f", str(ROOT / "manifests/examples/cluster.yaml"))
+        self.kubectl.apply(group("demo"), *more)
+
+    def edit(self, policy: str, **spec: Any) -> None:
+        patch = json.dumps({"spec": spec})
+        self.kubectl("patch", "dap", policy, "--type=merge", "-p", patch)
+
+    def annotate(self, what: str, name: str, **notes: str) -> None:
+        """Ours, `max_replicas` for `max-replicas`; an empty one is taken away."""
+        named = {f"dask-adaptive.dev/{k.replace('_', '-')}": v for k, v in notes.items()}
+        words = [f"{k}={v}" if v else f"{k}-" for k, v in named.items()]
+        self.kubectl("annotate", "--overwrite", what, name, *words)
+
+    def replicas(self, cluster: str = "demo") -> int:
+        found = self.kubectl.json("get", "daskworkergroup", f"{cluster}-default")
+        return int(found["spec"]["worker"]["replicas"])
+
+    def policies(self) -> list[Json]:
+        return list(self.kubectl.json("get", "dap")["items"])
+
+    def condition(self, policy: str, kind: str) -> dict[str, str]:
+        """Nothing also of a policy that is still to be made."""
+        found = [p for p in self.policies() if p["metadata"]["name"] == policy]
+        conditions = [c for p in found for c in p.get("status", {}).get("conditions", [])]
+        return next((c for c in conditions if c["type"] == kind), {})
+
+    def ready(self, policy: str) -> tuple[str, str]:
+        found = self.condition(policy, "Ready")
+        return found.get("status", ""), found.get("reason", "")
+
+    def events(self) -> dict[str, list[str]]:
+        """What events say, by their reason."""
+        told: dict[str, list[str]] = {}
+        for event in self.kubectl.json("get", "events")["items"]:
+            told.setdefault(event["reason"], []).append(event["message"])
+        return told

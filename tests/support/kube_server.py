@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+import uuid
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -139,6 +140,17 @@ class Kubectl:
         done = self.run("apply", "-f", "-", stdin=yaml.safe_dump(obj))
         assert done.returncode != 0, f"accepted: {done.stdout}"
         return done.stderr
+
+
+@contextmanager
+def namespace(admin: Kubectl, prefix: str = "t") -> Iterator[Kubectl]:
+    """kubectl in a new namespace, which goes in the background."""
+    name = f"{prefix}-{uuid.uuid4().hex[:8]}"
+    admin("create", "namespace", name)
+    try:
+        yield admin.within(name)
+    finally:
+        admin("delete", "namespace", name, "--wait=false")
 
 
 def helm_template(

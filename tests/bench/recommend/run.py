@@ -20,7 +20,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -35,7 +34,7 @@ from dask_adaptive_lab.simulate.replay import recorded
 from dask_adaptive_lab.trace import Trace, read_trace
 from support.e2e_cluster import LiveCluster
 from support.e2e_objects import adaptive_policy, dask_cluster
-from support.kube_server import Kubectl
+from support.kube_server import Kubectl, namespace
 
 HERE = Path(__file__).parent
 REPORT = FOLDER / "recommend.md"
@@ -83,19 +82,16 @@ def on_a_node(name: str, spec: dict[str, Any]) -> Trace:
 
 
 async def _on_a_node(name: str, spec: dict[str, Any]) -> Trace:
-    namespace = f"bench-{uuid.uuid4().hex[:8]}"
-    admin, api = Kubectl(os.environ["KUBECONFIG"]), await KubeApi.connect()
-    admin("create", "namespace", namespace)
-    c = LiveCluster(api, admin.within(namespace), "c")
     policy = adaptive_policy("c", **{k: v for k, v in spec.items() if k != "clusterRef"})
-    try:
+    async with contextlib.AsyncExitStack() as stack:
+        kubectl = stack.enter_context(namespace(Kubectl(os.environ["KUBECONFIG"]), "bench"))
+        api = await KubeApi.connect()
+        stack.push_async_callback(api.close)
+        c = LiveCluster(api, kubectl, "c")
+        stack.push_async_callback(c.close)
         await c.create(dask_cluster("c", replicas=1), policy)
         await c.open(tally=False)
         return await _recorded(c, name)
-    finally:
-        await c.close()
-        await api.close()
-        admin("delete", "namespace", namespace, "--wait=false")
 
 
 async def _recorded(c: LiveCluster, name: str) -> Trace:

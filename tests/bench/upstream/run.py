@@ -16,7 +16,6 @@ import json
 import math
 import os
 import sys
-import uuid
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,7 @@ from bench.pages import digest, take_over
 from dask_adaptive.kube.api import NODES, KubeApi
 from support.e2e_cluster import LiveCluster
 from support.e2e_objects import adaptive_policy, autoscaler, dask_cluster, worker_group
-from support.kube_server import Kubectl
+from support.kube_server import Kubectl, namespace
 
 cloudpickle.register_pickle_by_value(watch)  # schedulers have no such module
 
@@ -38,13 +37,8 @@ SIDES = ("upstream", "ours")
 
 
 async def one_run(api: KubeApi, admin: Kubectl, name: str, side: str) -> Seen:
-    workload = WORKLOADS[name]
-    namespace = f"bench-{uuid.uuid4().hex[:8]}"
-    admin("create", "namespace", namespace)
-    try:
-        return await _in(api, admin.within(namespace), name, workload, side)
-    finally:
-        admin("delete", "namespace", namespace, "--wait=false")
+    with namespace(admin, "bench") as kubectl:
+        return await _in(api, kubectl, name, WORKLOADS[name], side)
 
 
 async def _in(api: KubeApi, kubectl: Kubectl, name: str, workload: Workload, side: str) -> Seen:
