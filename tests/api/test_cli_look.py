@@ -12,33 +12,26 @@ from typing import Any
 import pytest
 from click.testing import Result
 
+from dask_adaptive.kube.api import CONFIG_MAPS, EVENTS, SECRETS, Json
 from dask_adaptive.kube.objects import parse_policy_object
 from dask_adaptive.kube.status_json import history_body
 from dask_adaptive.model.plan import Decision, Step
 from dask_adaptive.model.reason import Reason
+from support.kube_bodies import body, cluster_of_one, labels_of, pod
 from support.kube_server import Kubectl
+from support.shown_policies import STATUS
 
 Run = Callable[..., Result]
 SECRET = "hunter2-planted"
 
-STATUS = {
-    "replicas": 3, "desiredReplicas": 1, "wantedReplicas": 1, "connected": 3, "pending": 0,
-    "idle": 2, "busy": 1, "pinned": 1, "retiring": 0, "reason": "NoCandidates",
-    "message": "2 of 3 workers not needed, none may leave",
-    "groups": [{"name": "demo-default", "replicas": 3, "desiredReplicas": 1, "wantedReplicas": 1,
-                "connected": 3, "pending": 0, "reason": "NoCandidates", "message": "so"}],
-    "lastDecision": {"at": "2026-02-01T10:00:00Z", "group": "demo-default", "before": 3,
-                     "wanted": 1, "desired": 1, "reason": "NoCandidates", "message": "so",
-                     "outcome": "Held", "askedBy": "load", "inputs": {"queued": 0},
-                     "steps": [{"stage": "load", "replicas": 1, "reason": "NoCandidates",
-                                "message": "so"}]},
-    "blockers": {"Pinned": 1, "Busy": 1},
-}  # fmt: skip
+#: Conditions of an object have times, which those that are shown have not.
+SHOWN = {key: value for key, value in STATUS.items() if key != "conditions"}
+LAST = STATUS["lastDecision"]["message"]
 
 
 @pytest.fixture(autouse=True)
 def _told(demo: None, kubectl: Kubectl) -> None:
-    say(kubectl, **STATUS)
+    say(kubectl, **SHOWN)
 
 
 def say(kubectl: Kubectl, **status: Any) -> None:
@@ -63,10 +56,10 @@ def test_explain_has_the_last_decisions(run: Run, kubectl: Kubectl) -> None:
         answer = json.loads(run("explain", "demo", "-o", "json").output)
         return [row["message"] for row in answer["decisions"]]
 
-    assert ["so"] == told(), "the status has the last one"
+    assert [LAST] == told(), "the status has the last one"
     now = time.time()
     keep(kubectl, decision(now - 7200, "long ago"), decision(now - 60, "just now"))
-    assert ["so", "long ago", "just now"] == told()
+    assert [LAST, "long ago", "just now"] == told()
 
 
 def test_check(run: Run, kubectl: Kubectl) -> None:
@@ -84,9 +77,14 @@ def test_check(run: Run, kubectl: Kubectl) -> None:
     assert "fix: correct that annotation" in text
 
 
+def event(kubectl: Kubectl, kind: str, name: str, reason: str, message: str) -> Json:
+    about = {"kind": kind, "name": name, "namespace": kubectl.namespace}
+    made = body(EVENTS, f"about-{name}")
+    return {**made, "involvedObject": about, "reason": reason, "message": message}
+
+
 def strew(kubectl: Kubectl) -> None:
     """Secrets wherever people put them."""
-    labels = {"dask.org/cluster-name": "demo", "dask.org/component": "worker"}
     container = {
         "name": "worker", "image": "x", "args": ["dask-worker", "--password", SECRET],
         "command": ["sh", "-c", f"login {SECRET}"],
@@ -94,25 +92,18 @@ def strew(kubectl: Kubectl) -> None:
     }  # fmt: skip
     spec = {"containers": [container], "imagePullSecrets": [{"name": SECRET}],
             "volumes": [{"name": "v", "secret": {"secretName": SECRET}}]}  # fmt: skip
-    meta = {"name": "w1", "labels": {**labels, "team": SECRET}, "annotations": {"mine": SECRET}}
-    notes = {**meta, "annotations": {
-        "mine": SECRET, "dask-adaptive.dev/pin-reason": f"password={SECRET}"}}  # fmt: skip
-    template = {"metadata": {"labels": {**labels, "app": "w1"}}, "spec": spec}
+    marks: dict[str, Any] = {"labels": {**labels_of("worker", "demo"), "team": SECRET}}
+    notes = {"mine": SECRET, "dask-adaptive.dev/pin-reason": f"password={SECRET}"}
+    deployment = cluster_of_one("w1", spec, name="demo")[-1]
+    deployment["metadata"] |= {**marks, "annotations": {"mine": SECRET}}
     kubectl.apply(
-        {"apiVersion": "v1", "kind": "Pod", "metadata": notes, "spec": spec},
-        {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"},
-         "stringData": {"k": SECRET}},
-        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "demo-other"},
-         "data": {"k": SECRET}},
-        {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta,
-         "spec": {"selector": {"matchLabels": {"app": "w1"}}, "template": template}},
-        {"apiVersion": "v1", "kind": "Event", "metadata": {"name": "e"}, "reason": "Failed",
-         "involvedObject": {"kind": "Pod", "name": "w1", "namespace": kubectl.namespace},
-         "message": f"can't pull https://me:{SECRET}@registry/x"},
-        {"apiVersion": "v1", "kind": "Event", "metadata": {"name": "e2"}, "reason": "Other",
-         "involvedObject": {"kind": "Secret", "name": "s", "namespace": kubectl.namespace},
-         "message": SECRET},
-    )  # fmt: skip
+        pod("w1", spec, annotations=notes, **marks),
+        {**body(SECRETS, "s"), "stringData": {"k": SECRET}},
+        {**body(CONFIG_MAPS, "demo-other"), "data": {"k": SECRET}},
+        deployment,
+        event(kubectl, "Pod", "w1", "Failed", f"can't pull https://me:{SECRET}@registry/x"),
+        event(kubectl, "Secret", "s", "Other", SECRET),
+    )
     config = {"spec": {"scheduler": {"config": {"s3": {"key": SECRET}}}}}
     kubectl("patch", "dap", "demo", "--type=merge", "-p", json.dumps(config))
     worker = {"spec": {"worker": {"spec": {"containers": [container]}}}}
@@ -131,7 +122,7 @@ def test_no_planted_secret_is_in_a_report(run: Run, kubectl: Kubectl, tmp_path: 
         files = {name: archive.read(name).decode() for name in archive.namelist()}
     assert not [name for name, text in files.items() if SECRET in text]
     objects = {n.removesuffix(".json"): json.loads(t) for n, t in files.items() if "/" not in n}
-    assert ["w1"] == [pod["metadata"]["name"] for pod in objects["pods"]]
+    assert ["w1"] == [p["metadata"]["name"] for p in objects["pods"]]
     assert ["w1"] == [d["metadata"]["name"] for d in objects["deployments"]]
     assert ["demo"] == [p["metadata"]["name"] for p in objects["policies"]]
     assert ["Failed"] == [e["reason"] for e in objects["events"]], "about our kinds alone"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -41,18 +40,6 @@ def test_lint(helm: str) -> None:
     )
 
     assert 0 == done.returncode, done.stdout
-
-
-def test_what_is_made_from_other_files_is_up_to_date() -> None:
-    """The chart's copy of the CRD and its README."""
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "scripts/sync_chart.py"), "--check"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-    assert 0 == done.returncode, done.stderr
 
 
 def test_the_crd_is_the_one_of_manifests() -> None:

@@ -37,6 +37,12 @@ def objects(values: dict[str, Any]) -> list[dict[str, Any]]:
     return [one for one in yaml.safe_load_all(template(values)) if one]
 
 
+def the(kind: str, values: dict[str, Any]) -> dict[str, Any]:
+    """The only object of a kind."""
+    (found,) = (one for one in objects(values) if one["kind"] == kind)
+    return found
+
+
 def with_value(values: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
     """The same values and one more."""
     key, _, rest = path.partition(".")
@@ -110,16 +116,14 @@ def test_the_chart_wins_over_labels_of_pods_and_people_over_its_annotations() ->
         "podAnnotations": {"prometheus.io/scrape": "false"},
         "commonAnnotations": {"prometheus.io/port": "1"},
     }
-    (deployment,) = (one for one in objects(values) if one["kind"] == "Deployment")
-    notes = deployment["spec"]["template"]["metadata"]["annotations"]
+    notes = the("Deployment", values)["spec"]["template"]["metadata"]["annotations"]
 
     assert ("false", "8080") == (notes["prometheus.io/scrape"], notes["prometheus.io/port"])
 
 
 def test_a_monitor_replaces_the_annotations_for_prometheus() -> None:
     for kind in ("serviceMonitor", "podMonitor"):
-        made = objects({"monitoring": {kind: {"enabled": True}}})
-        (deployment,) = (one for one in made if one["kind"] == "Deployment")
+        deployment = the("Deployment", {"monitoring": {kind: {"enabled": True}}})
         assert "annotations" not in deployment["spec"]["template"]["metadata"]
 
 
@@ -225,14 +229,15 @@ SELECTOR = {
 
 
 def test_namespaces_by_label_reach_the_operator_and_the_hook_as_a_query() -> None:
-    found = objects({"watch": {"namespaceSelector": SELECTOR}})
+    values = {"watch": {"namespaceSelector": SELECTOR}}
     asked = {"name": "DASK_ADAPTIVE_NAMESPACE_SELECTOR"}
     asked["value"] = "team=a,env notin (dev,test),tier in (gold),dask,!old"
 
     for kind in ("Deployment", "Job"):
-        (one,) = (one for one in found if one["kind"] == kind)
-        assert asked in one["spec"]["template"]["spec"]["containers"][0]["env"]
-    bound = [one["metadata"]["name"] for one in found if one["kind"] == "ClusterRoleBinding"]
+        assert asked in the(kind, values)["spec"]["template"]["spec"]["containers"][0]["env"]
+    bound = [
+        one["metadata"]["name"] for one in objects(values) if one["kind"] == "ClusterRoleBinding"
+    ]
     rights = "dask-adaptive-operator-dask-adaptive"
     assert [rights, "ns-r-dask-adaptive-webhook"] == sorted(bound)
 
@@ -256,8 +261,7 @@ def test_schedulers_are_reached_in_the_namespaces_that_are_served(
     watch: dict[str, Any], expected: dict[str, Any]
 ) -> None:
     egress = {"enabled": True, "egress": {"enabled": True}}
-    found = objects({"watch": watch, "networkPolicy": egress})
-    (policy,) = (one for one in found if one["kind"] == "NetworkPolicy")
+    policy = the("NetworkPolicy", {"watch": watch, "networkPolicy": egress})
     peers = [peer for rule in policy["spec"]["egress"] for peer in rule.get("to", ())]
 
     assert [expected] == [p["namespaceSelector"] for p in peers if "namespaceSelector" in p]

@@ -10,7 +10,7 @@ import contextlib
 import copy
 import random
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import msgpack
@@ -200,6 +200,3 @@ def _places(value: Any) -> Iterator[tuple[Any, Any]]:
 
 def _put(holder: Any, key: Any, value: Any) -> None:
     holder[key] = copy.deepcopy(value)
-
-
-Make = Callable[[int], Hostile]

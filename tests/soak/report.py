@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
 
+from bench.pages import table
 from soak.books import Audit, Fault
 from soak.journal import Journal
 from soak.watch import Restart
@@ -83,6 +84,4 @@ def _counted(counts: Counter[str]) -> Iterator[Sequence[str]]:
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    made = list(rows) or [("none", *["0"] * (len(head) - 1))]
-    lines = [head, ["---", *["--:"] * (len(head) - 1)], *made]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return table(head, list(rows) or [("none", *["0"] * (len(head) - 1))])

@@ -18,7 +18,6 @@ from dask_adaptive.kube.api import DEPLOYMENTS, GROUPS, PODS, KubeApi, KubeError
 #: How long an image, a process and Dask's own handshake take; short, for the bench is not of these.
 START_S = 1.0
 
-SELECTOR = "dask.org/component=worker"
 
 Told = Callable[..., Any]
 
@@ -134,8 +133,8 @@ class Upstream:
             return
 
 
-async def _some_at_once(work: Iterable[Any], *, at_once: int = 20) -> list[Any]:
-    slots = asyncio.Semaphore(at_once)
+async def _some_at_once(work: Iterable[Any]) -> list[Any]:
+    slots = asyncio.Semaphore(20)
 
     async def one(each: Any) -> Any:
         async with slots:

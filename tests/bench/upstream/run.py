@@ -20,9 +20,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
-from upstream import watch
-from upstream.watch import Counter, Seen, Watch
+from upstream.watch import Seen, Watch
 from upstream.workloads import WORKLOADS, Workload
 
 from bench.pages import digest, take_over
@@ -30,8 +28,6 @@ from dask_adaptive.kube.api import NODES, KubeApi
 from support.e2e_cluster import LiveCluster
 from support.e2e_objects import adaptive_policy, autoscaler, dask_cluster, worker_group
 from support.kube_server import Kubectl, namespace
-
-cloudpickle.register_pickle_by_value(watch)  # schedulers have no such module
 
 SIDES = ("upstream", "ours")
 
@@ -49,8 +45,7 @@ async def _in(api: KubeApi, kubectl: Kubectl, name: str, workload: Workload, sid
     c = LiveCluster(api, kubectl, "c")
     await c.create(cluster)
     try:
-        await c.open(tally=False)
-        await c.client.register_plugin(Counter())
+        await c.open()
         if workload.second_group:
             await c.apply(worker_group("c", "second", replicas=workload.second_group))
         await asyncio.wait_for(c.client.wait_for_workers(1 + workload.second_group), 120)
@@ -62,7 +57,7 @@ async def _in(api: KubeApi, kubectl: Kubectl, name: str, workload: Workload, sid
 
 
 async def _watched(c: LiveCluster, seen: Seen, workload: Workload) -> Seen:
-    watch = Watch(seen, api=c.api, namespace=c.namespace, group=c.group, client=c.client)
+    watch = Watch(seen, c)
     try:
         seen.waves_s = await asyncio.wait_for(workload.run(c.client), workload.patience_s) or []
     except TimeoutError:
@@ -93,6 +88,8 @@ async def _share(api: KubeApi, room: int) -> dict[str, str]:
 
 
 def _line(seen: Seen, run: int) -> dict[str, Any]:
+    tally = seen.tally
+    assert tally is not None
     is_down = WORKLOADS[seen.workload].fall_s > 0 and seen.is_back_at(1)
     return {
         "workload": seen.workload,
@@ -102,13 +99,13 @@ def _line(seen: Seen, run: int) -> dict[str, Any]:
         "worker_seconds": round(seen.worker_seconds()),
         **({"in_all": round(seen.worker_seconds(in_all=True))} if is_down else {}),
         **({"wave_s": round(max(seen.waves_s[1:]), 1)} if seen.waves_s else {}),
-        "redone": seen.redone,
-        "killed": seen.counts.get("killed", 0),
+        "redone": tally.repeated,
+        "killed": tally.interrupted,
         "wrong_group": seen.wrong_group(),
         "direction_changes": seen.direction_changes(),
         "all_there_s": seen.reached_s(min(6, WORKLOADS[seen.workload].maximum)),
         "peak": max((row[1] for row in seen.samples), default=0),
-        "tasks": seen.counts.get("tasks", 0),
+        "tasks": tally.tasks,
         "note": seen.note,
         "code": digest("upstream"),
         "samples": [[round(t, 1), made, on - others] for t, made, on, others in seen.samples],

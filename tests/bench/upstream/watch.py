@@ -5,54 +5,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-from distributed import Client
-from distributed.diagnostics.plugin import SchedulerPlugin
-
-from dask_adaptive.kube.api import DEPLOYMENTS, KubeApi
+from dask_adaptive.kube.api import DEPLOYMENTS
 from dask_adaptive.kube.objects import COMPONENT_LABEL, GROUP_LABEL
+from dask_adaptive_lab.tally import Tally
+from support.e2e_cluster import LiveCluster
 
 LOOK_S = 0.5
-
-
-class Counter(SchedulerPlugin):  # type: ignore[misc]
-    """Counts in a scheduler, whoever it is scaled by: what was run, and what with no need."""
-
-    name = "bench-counter"
-
-    def start(self, scheduler: Any) -> None:
-        self.scheduler = scheduler
-        self.keys: set[Any] = set()
-        self.runs = self.killed = 0
-        self.lost = 0
-
-    def transition(self, key: Any, start: str, finish: str, *_: Any, **__: Any) -> None:
-        if start == "processing" and finish == "memory":
-            self.runs += 1
-            self.keys.add(key)
-        elif start == "memory" and finish == "released":
-            ts = self.scheduler.tasks.get(key)
-            self.lost += bool(ts is not None and (ts.who_wants or ts.waiters))
-
-    def remove_worker(self, scheduler: Any, worker: str, **_: Any) -> None:
-        ws = scheduler.workers.get(worker)
-        self.killed += len(ws.processing) if ws is not None else 0
-
-
-async def counted(dask_scheduler: Any) -> dict[str, int]:
-    """For `Client.run_on_scheduler`."""
-    plugin = dask_scheduler.plugins["bench-counter"]
-    connected = len(dask_scheduler.workers)
-    return {
-        "connected": connected,
-        "runs": plugin.runs,
-        "tasks": len(plugin.keys),
-        "killed": plugin.killed,
-        "lost": plugin.lost,
-    }
 
 
 @dataclass
@@ -63,13 +23,9 @@ class Seen:
     side: str
     makespan_s: float = 0.0
     samples: list[tuple[float, int, int, int]] = field(default_factory=list)  # t, made, on, others
-    counts: Mapping[str, int] = field(default_factory=dict)
+    tally: Tally | None = None
     waves_s: list[float] = field(default_factory=list)
     note: str = ""
-
-    @property
-    def redone(self) -> int:
-        return self.counts.get("runs", 0) - self.counts.get("tasks", 0)
 
     def until_done(self) -> list[tuple[float, int, int, int]]:
         return [s for s in self.samples if s[0] <= self.makespan_s]
@@ -100,11 +56,8 @@ class Seen:
 class Watch:
     """Samples a cluster until it is told to stop."""
 
-    def __init__(
-        self, seen: Seen, *, api: KubeApi, namespace: str, group: str, client: Client
-    ) -> None:
-        self._seen, self._api, self._client = seen, api, client
-        self._namespace, self._group = namespace, group
+    def __init__(self, seen: Seen, c: LiveCluster) -> None:
+        self._seen, self._c = seen, c
         self._began = time.monotonic()
         self._task = asyncio.create_task(self._run())
 
@@ -115,17 +68,14 @@ class Watch:
     async def stop(self) -> None:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
-        self._seen.counts = await self._client.run_on_scheduler(counted)
+        self._seen.tally = await self._c.tally()
 
     async def _run(self) -> None:
+        c = self._c
         while True:
-            made = await self._deployments(f"{GROUP_LABEL}={self._group}")
-            others = await self._deployments(f"{GROUP_LABEL}!={self._group}")
-            counts: Any = await self._client.run_on_scheduler(counted)
-            row = (self.elapsed_s, made, counts["connected"], others)
-            self._seen.samples.append(row)
+            path = DEPLOYMENTS.path(c.namespace)
+            found = await c.api.list(path, selector=f"{COMPONENT_LABEL}=worker")
+            made = sum(body["metadata"]["labels"].get(GROUP_LABEL) == c.group for body in found)
+            on = await c.client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.workers))
+            self._seen.samples.append((self.elapsed_s, made, on, len(found) - made))
             await asyncio.sleep(LOOK_S)
-
-    async def _deployments(self, of: str) -> int:
-        selector = f"{COMPONENT_LABEL}=worker,{of}"
-        return len(await self._api.list(DEPLOYMENTS.path(self._namespace), selector=selector))
