@@ -10,7 +10,7 @@ from distributed.core import rpc
 from distributed.protocol.pickle import dumps
 from distributed.utils_test import gen_cluster
 
-from support.e2e_tasks import held
+from support.tasks import held
 
 
 def _idle_since(dask_scheduler: Any) -> Any:

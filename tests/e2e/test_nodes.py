@@ -11,8 +11,8 @@ from distributed import futures_of, wait
 
 from dask_adaptive.kube.api import PODS
 from support.e2e_cluster import Start
-from support.e2e_tasks import result
 from support.kube_server import Kubectl
+from support.tasks import p2p, result
 
 
 @pytest.fixture
@@ -88,8 +88,6 @@ async def test_outputs_of_a_shuffle_go_to_workers_that_were_still_on_their_way(
 
 def _to_shuffle() -> Any:
     """12 parts into 300: much to do once it has begun, so that it pays to wait."""
-    import dask
-    import dask.dataframe as dd
     import pandas as pd
 
     def part(i: int) -> pd.DataFrame:
@@ -98,6 +96,4 @@ def _to_shuffle() -> Any:
         time.sleep(0.2)
         return pd.DataFrame({"x": range(i * 100, (i + 1) * 100), "k": range(100)})
 
-    columns = pd.DataFrame({"x": pd.Series(dtype="int64"), "k": pd.Series(dtype="int64")})
-    with dask.config.set({"dataframe.shuffle.method": "p2p"}):
-        return dd.from_map(part, range(12), meta=columns).shuffle("k", npartitions=300)
+    return p2p(part, 12, 300)

@@ -11,8 +11,8 @@ import pytest
 from dask_adaptive.kube.api import CONFIG_MAPS
 from support.e2e_cluster import LiveCluster, Start, workers_in
 from support.e2e_release import STAYS, Release
-from support.e2e_tasks import result
 from support.kube_server import Kubectl
+from support.tasks import result
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from distributed import Event
 
 from support.e2e_cluster import Start
 from support.e2e_objects import autoscaler
-from support.e2e_tasks import shuffled
+from support.tasks import shuffled
 
 PIN = "dask-adaptive.dev/pin"
 

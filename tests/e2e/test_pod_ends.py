@@ -7,8 +7,8 @@ from typing import Any
 from dask_adaptive.kube.api import EVENTS, PODS
 from dask_adaptive.kube.objects import INJECT
 from support.e2e_cluster import LiveCluster, Start
-from support.e2e_tasks import block, result, suspicions
 from support.tables import table
+from support.tasks import block, result, suspicions
 
 MEGABYTES_50 = 50_000_000
 

@@ -7,7 +7,7 @@ import json
 
 from dask_adaptive.kube.api import PODS
 from support.e2e_cluster import LiveCluster, Start
-from support.e2e_tasks import result
+from support.tasks import result
 
 RECYCLE = "dask-adaptive.dev/recycle"
 

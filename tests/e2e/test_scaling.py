@@ -7,7 +7,7 @@ from distributed import Event
 from dask_adaptive.kube.api import KubeApi, Resource
 from support.e2e_cluster import LiveCluster, Start, workers_in
 from support.e2e_objects import adaptive_policy, autoscaler, worker_group
-from support.e2e_tasks import held, result
+from support.tasks import held, result
 
 NOTE = "dask-adaptive.dev"
 NODES = Resource("", "v1", "nodes", "Node")

@@ -11,8 +11,8 @@ import dask.config
 
 from dask_adaptive_agent import __version__
 from support.e2e_cluster import LiveCluster, Start
-from support.e2e_tasks import ranked, result
 from support.kube_server import Kubectl
+from support.tasks import ranked, result
 
 INJECT, INJECTED = "dask-adaptive.dev/inject", "dask-adaptive.dev/injected"
 PIN = "dask-adaptive.dev/pin"

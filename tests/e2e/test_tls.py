@@ -10,8 +10,8 @@ from dask_adaptive.loop.ports import Tls
 from dask_adaptive_agent import pinned
 from support.certificates import Authority, secret
 from support.e2e_cluster import LiveCluster, Start
-from support.e2e_tasks import result
 from support.kube_server import Kubectl
+from support.tasks import result
 
 NAME = "dask-tls"
 

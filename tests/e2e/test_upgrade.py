@@ -13,8 +13,8 @@ from dask_adaptive.kube.status_json import history_name, history_of
 from support.e2e_cluster import LiveCluster, Start
 from support.e2e_objects import adaptive_policy
 from support.e2e_release import Release
-from support.e2e_tasks import result
 from support.kube_server import Kubectl
+from support.tasks import result
 
 pytestmark = pytest.mark.skipif("NEW_IMAGE" not in os.environ, reason="tests/e2e/upgrade.sh")
 

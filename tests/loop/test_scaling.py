@@ -9,9 +9,8 @@ from distributed import Event
 
 from dask_adaptive.model.reason import Reason
 from dask_adaptive_agent import pinned
-from support.e2e_tasks import held
 from support.stage import Machines, Stage, Start
-from support.tasks import slow
+from support.tasks import held, p2p, slow
 
 
 async def test_workers_follow_the_load_and_leave_with_tasks_running(stage: Start) -> None:
@@ -49,18 +48,13 @@ async def test_far_more_replicas_than_fit(stage: Start) -> None:
 
 def shuffled_sum(s: Stage) -> Any:
     """Begin a P2P shuffle of 24 partitions that take 0.3 s each; a future of its outcome's sum."""
-    import dask
-    import dask.dataframe as dd
     import pandas as pd
 
     def part(i: int) -> pd.DataFrame:
         time.sleep(0.3)
         return pd.DataFrame({"x": range(1000), "k": [v % 97 for v in range(1000)]})
 
-    with dask.config.set({"dataframe.shuffle.method": "p2p"}):
-        meta = pd.DataFrame({"x": pd.Series(dtype="int64"), "k": pd.Series(dtype="int64")})
-        frame = dd.from_map(part, range(24), meta=meta).shuffle("k", npartitions=6)
-        return s.client.compute(frame["x"].sum())
+    return s.client.compute(p2p(part, 24, 6)["x"].sum())
 
 
 async def test_a_shuffle_runs_once_under_a_forced_fall(stage: Start) -> None:

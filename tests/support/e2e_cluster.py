@@ -36,8 +36,8 @@ from dask_adaptive.scheduler.link import Link, connect
 from dask_adaptive_lab.tally import Tally, tally_of
 from support.certificates import security
 from support.e2e_objects import adaptive_policy
-from support.e2e_tasks import held
 from support.kube_server import Kubectl
+from support.tasks import held
 
 #: No single wait of a test may take longer: a machine under load is slow, a hang is a failure.
 PATIENCE_S = 240.0

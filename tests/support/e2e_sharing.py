@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 
 from support.e2e_cluster import LiveCluster
-from support.e2e_tasks import result
+from support.tasks import result
 
 Held = Callable[[LiveCluster], Awaitable[int]]
 
