@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 
 from support.doc_commands import DocCommand, doc_commands, is_for_api, pages
 from support.kube_bodies import cluster_of_one, labels_of, pod, policy
-from support.kube_server import ROOT, Kubectl, binary, namespace
+from support.kube_server import ROOT, Kubectl, binary, namespace, ran
 from support.walk import blocks
 
 WORKER = "etl-default-worker-1f0c2d9a4e"
@@ -53,10 +52,8 @@ def test_a_command_of_the_docs_works(command: DocCommand, etl: Kubectl, tmp_path
     env = {**os.environ, "KUBECONFIG": str(kubeconfig), "PATH": path}
     enter = f"kubectl config set-context --current --namespace {etl.namespace}"
 
-    done = subprocess.run(
-        ["bash", "-ec", f"{enter}\n{_with_names(command.text, etl.namespace)}"],
-        env=env, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
+    typed = f"{enter}\n{_with_names(command.text, etl.namespace)}"
+    done = ran("bash", "-ec", typed, env=env, cwd=tmp_path, timeout=60)
 
     assert 0 == done.returncode, f"{command.text}\n{done.stdout}{done.stderr}"
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Iterator
 
 import pytest
 
-from support.kube_server import CHART, ROOT, Kubectl, binary, namespace
+from support.kube_server import CHART, ROOT, Kubectl, helm, namespace
 
 CRD = "adaptivepolicies.dask-adaptive.dev"
 CRDS = (CRD, "adaptivebudgets.dask-adaptive.dev")
@@ -43,8 +42,7 @@ class Releases:
 
 @pytest.fixture
 def releases(admin: Kubectl) -> Iterator[Releases]:
-    if shutil.which(binary("helm")) is None:
-        pytest.skip("helm is missing; build it with: localnode/build.sh")
+    helm()
     made = Releases(admin)
     yield made
     made.remove()

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-
 import pytest
 
-from support.kube_server import binary
+from support import kube_server
 
 
 @pytest.fixture(autouse=True)
 def helm() -> str:
-    found = shutil.which(binary("helm"))
-    if found is None:
-        if os.environ.get("DASK_ADAPTIVE_REQUIRE_K8S") == "1":
-            raise AssertionError("helm is missing; build it with: localnode/build.sh")
-        pytest.skip("helm is missing; build it with: localnode/build.sh")
-    return found
+    return kube_server.helm()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ import yaml
 from dask_adaptive.controller.lease import lease_name
 from dask_adaptive.model.policy import DEFAULT_CONTROLLER
 from dask_adaptive_agent import __version__
-from support.kube_server import CHART, IMAGE, ROOT, helm_template, rendered
+from support.kube_server import CHART, IMAGE, ROOT, helm_template, ran, rendered
 from support.tables import table
 
 NAME, RIGHTS = "r-dask-adaptive", lease_name(DEFAULT_CONTROLLER)
@@ -32,12 +31,8 @@ def env(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_lint(helm: str) -> None:
-    done = subprocess.run(
-        [helm, "lint", "--strict", "--kube-version", "1.34.0", "--set", f"{IMAGE}=x", str(CHART)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    words = ("--strict", "--kube-version", "1.34.0", "--set", f"{IMAGE}=x", str(CHART))
+    done = ran(helm, "lint", *words)
 
     assert 0 == done.returncode, done.stdout
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ import pytest
 import yaml
 
 from dask_adaptive.controller.metrics import _OF_CLUSTERS, Metrics
-from support.kube_server import CHART, ROOT, rendered
+from support.kube_server import CHART, ROOT, lacking, ran, rendered
 
 NAME = "r-dask-adaptive"
 ALERTS = CHART / "files/alerts.yaml"
@@ -23,19 +22,14 @@ DASHBOARD = CHART / "files/dashboard.json"
 
 @pytest.fixture(scope="module")
 def promtool() -> str:
-    done = subprocess.run(
-        [str(ROOT / "tests/chart/promtool.sh")], capture_output=True, text=True, check=False
-    )
+    done = ran(str(ROOT / "tests/chart/promtool.sh"))
     if done.returncode:
-        why = done.stderr.strip().splitlines()[-1]
-        if os.environ.get("DASK_ADAPTIVE_REQUIRE_K8S") == "1":
-            pytest.fail(why)
-        pytest.skip(why)
+        lacking(done.stderr.strip().splitlines()[-1])
     return done.stdout.strip().splitlines()[-1]
 
 
 def run(*words: str) -> str:
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    done = ran(*words)
     assert 0 == done.returncode, done.stdout + done.stderr
     return done.stdout
 

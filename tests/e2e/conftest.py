@@ -18,7 +18,7 @@ from dask_adaptive.kube.api import KubeApi
 from dask_adaptive.loop.ports import Tls
 from support.e2e_cluster import LiveCluster, Start
 from support.e2e_objects import adaptive_policy, dask_cluster
-from support.kube_server import Kubectl
+from support.kube_server import Kubectl, lacking
 
 #: Tests that take a minute and more: they begin first, so that none runs alone at the end.
 LONGEST = ("pods_that_find_no_room", "outlives", "gone_takes", "outlive", "quota", "rolls_out")
@@ -54,10 +54,7 @@ def admin() -> Kubectl:
     """kubectl on a cluster where both operators are installed."""
     path = os.environ.get("KUBECONFIG")
     if not path:
-        message = "KUBECONFIG is not set; scripts/test-k8s.sh boots a node and runs these tests"
-        if os.environ.get("DASK_ADAPTIVE_REQUIRE_K8S") == "1":
-            pytest.fail(message)
-        pytest.skip(message)
+        lacking("KUBECONFIG is not set; scripts/test-k8s.sh boots a node and runs these tests")
     kubectl = Kubectl(path)
     selector = "app.kubernetes.io/name=dask-adaptive-operator"
     found = kubectl("get", "deployments", "--all-namespaces", "--selector", selector, "-o", "name")

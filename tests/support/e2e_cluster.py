@@ -36,7 +36,7 @@ from dask_adaptive.scheduler.link import Link, connect
 from dask_adaptive_lab.tally import Tally, tally_of
 from support.certificates import security
 from support.e2e_objects import adaptive_policy
-from support.kube_server import Kubectl
+from support.kube_server import Kubectl, ran
 from support.tasks import held
 
 #: No single wait of a test may take longer: a machine under load is slow, a hang is a failure.
@@ -150,9 +150,7 @@ class LiveCluster:
     async def dask_adaptive(self, *words: str) -> str:
         """Output of our own command line, as people run it, in the cluster's namespace."""
         command = [sys.executable, "-m", "dask_adaptive.cli.main", *words, "-n", self.namespace]
-        done = await asyncio.to_thread(
-            subprocess.run, command, capture_output=True, text=True, check=False
-        )
+        done = await asyncio.to_thread(ran, *command)
         assert 0 == done.returncode, f"dask-adaptive {' '.join(words)}: {done.stderr}"
         return done.stdout
 

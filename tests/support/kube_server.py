@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -13,8 +14,9 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
+import pytest
 import yaml
 
 from support.ports import free_port
@@ -32,6 +34,18 @@ DASK_KUBERNETES = os.environ.get("DASK_KUBERNETES", "2026.3.0")
 KUBE_VERSION = os.environ.get("KUBE_VERSION", "1.34.0")
 
 _UPSTREAM_CHART = "dask_kubernetes/operator/deployment/helm/dask-kubernetes-operator"
+
+
+def ran(*words: str, **more: Any) -> subprocess.CompletedProcess[str]:
+    """A command that may fail; its output is text."""
+    return subprocess.run(words, **{"capture_output": True, "text": True, "check": False, **more})
+
+
+def lacking(why: str) -> NoReturn:
+    """Skip the test, or fail it where all that tests need has to be there."""
+    if os.environ.get("DASK_ADAPTIVE_REQUIRE_K8S") == "1":
+        pytest.fail(why)
+    pytest.skip(why)
 
 
 class Unavailable(Exception):
@@ -66,10 +80,8 @@ def another(folder: Path) -> Iterator[str]:
 
 def _localnode(script: str, where: Mapping[str, str], *words: str) -> str:
     """The kubeconfig that it tells of."""
-    done = subprocess.run(
-        [str(ROOT / "localnode" / script), "--api-only", *words],
-        env={**os.environ, **where}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    program = str(ROOT / "localnode" / script)
+    done = ran(program, "--api-only", *words, env={**os.environ, **where})
     if done.returncode:
         raise Unavailable(done.stderr.strip().splitlines()[-1])
     told = shlex.split(done.stdout)
@@ -80,6 +92,11 @@ def binary(name: str) -> str:
     """One of localnode's programs, else the one on PATH."""
     local = CACHE / "bin" / name
     return str(local) if local.exists() else name
+
+
+def helm() -> str:
+    """The path of helm; without it the test is skipped."""
+    return shutil.which(binary("helm")) or lacking("no helm; build it with: localnode/build.sh")
 
 
 def upstream_crds() -> list[Path]:
@@ -115,13 +132,8 @@ class Kubectl:
         self, *words: str, stdin: str | None = None, program: str = "kubectl"
     ) -> subprocess.CompletedProcess[str]:
         scope = ["--namespace", self.namespace] if self.namespace else []
-        return subprocess.run(
-            [binary(program), "--kubeconfig", self.kubeconfig, *scope, *words],
-            input=stdin,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        given = [binary(program), "--kubeconfig", self.kubeconfig, *scope, *words]
+        return ran(*given, input=stdin)
 
     def __call__(self, *words: str, stdin: str | None = None, program: str = "kubectl") -> str:
         """Output of a command that must succeed."""
@@ -159,14 +171,8 @@ def helm_template(
     """What the chart renders. Raises CalledProcessError, whose stderr says why."""
     options = ["--namespace", namespace, "--kube-version", KUBE_VERSION]
     options += ["--set", f"{IMAGE}=x/y"] if stdin is None else []
-    done = subprocess.run(
-        [binary("helm"), "template", release, str(CHART), *options, *words],
-        input=stdin,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return done.stdout
+    command = [binary("helm"), "template", release, str(CHART), *options, *words]
+    return ran(*command, input=stdin, check=True).stdout
 
 
 def rendered(*words: str, **where: str) -> dict[tuple[str, str], dict[str, Any]]:

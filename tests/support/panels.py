@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -18,7 +17,7 @@ from typing import Any
 import aiohttp
 import yaml
 
-from support.kube_server import CHART, ROOT, Kubectl
+from support.kube_server import CHART, ROOT, Kubectl, ran
 from support.ports import free_port
 
 DASHBOARD = CHART / "files/dashboard.json"
@@ -62,11 +61,8 @@ def _filled_in(query: str) -> str:
 @asynccontextmanager
 async def prometheus(operator: Kubectl, folder: Path) -> AsyncIterator[Prometheus]:
     """Scrape the operator's pods, with the labels that the chart's monitors give them."""
-    done = await asyncio.to_thread(
-        subprocess.run,
-        [str(ROOT / "tests/chart/promtool.sh"), "prometheus"],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+    installer = str(ROOT / "tests/chart/promtool.sh")
+    done = await asyncio.to_thread(ran, installer, "prometheus", check=True)
     config, targets, port = folder / "prometheus.yml", folder / "targets.json", free_port()
     job = {
         "job_name": "dask-adaptive",
