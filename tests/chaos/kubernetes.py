@@ -143,8 +143,7 @@ class Kubernetes:
         node = {"metadata": {"name": "node-1"}, "spec": {}, "status": {}}
         self.store.create(NODES, "", node)
         for cluster in self.clusters:
-            for path, body in bodies.cluster_objects(cluster.body, policy=POLICY):
-                kind = next(k for k in _KINDS if path.endswith(f"/{k.plural}"))
+            for kind, body in bodies.cluster_objects(cluster.body, policy=POLICY):
                 self.store.create(kind, cluster.namespace, body)
             service = kube_bodies.service(cluster.name, "127.0.0.1", cluster.port)
             self.store.create(SERVICES, cluster.namespace, service)
@@ -306,6 +305,3 @@ class Kubernetes:
         name = self._dice.choice(self.deployments(cluster) or [""])
         self.store.remove(DEPLOYMENTS, cluster.namespace, name)
         return name
-
-
-_KINDS = (bodies.CLUSTERS, GROUPS, POLICIES)

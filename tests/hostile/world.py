@@ -116,8 +116,7 @@ class World:
     def add(self, name: str, port: int) -> None:
         """A cluster of somebody else's, whose scheduler listens at a port."""
         body = bodies.Cluster(name, "b", 3)
-        for path, made in bodies.cluster_objects(body, policy=POLICY):
-            kind = next(k for k in (CLUSTERS, GROUPS, POLICIES) if path.endswith(f"/{k.plural}"))
+        for kind, made in bodies.cluster_objects(body, policy=POLICY):
             self.store.create(kind, "b", made)
         for i in range(3):
             worker = f"{name}-default-worker-{i}"

@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from dask_adaptive.kube.api import CLUSTERS, DEPLOYMENTS, GROUPS, POLICIES
+from dask_adaptive.kube.api import CLUSTERS, DEPLOYMENTS, GROUPS, POLICIES, Resource
 from dask_adaptive.kube.inject import HINTS
 from dask_adaptive.kube.objects import HANDLED
 from support import kube_bodies
@@ -49,8 +49,8 @@ class Cluster:
         return f"{self.group}-worker-{number:010x}"
 
 
-def cluster_objects(cluster: Cluster, *, policy: Json) -> list[tuple[str, Json]]:
-    """The three objects that people and dask-kubernetes make, with their collection's path."""
+def cluster_objects(cluster: Cluster, *, policy: Json) -> list[tuple[Resource, Json]]:
+    """The three objects that people and dask-kubernetes make."""
     worker = {"replicas": cluster.workers, "spec": WORKER}
     scheduler = {"spec": {"containers": WORKER["containers"]}, "service": {"ports": []}}
     group = kube_bodies.body(
@@ -59,12 +59,9 @@ def cluster_objects(cluster: Cluster, *, policy: Json) -> list[tuple[str, Json]]
     )  # fmt: skip
     spec = {"worker": worker, "scheduler": scheduler}
     return [
-        (CLUSTERS.path(cluster.namespace), kube_bodies.body(CLUSTERS, cluster.name, spec)),
-        (GROUPS.path(cluster.namespace), group),
-        (
-            POLICIES.path(cluster.namespace),
-            kube_bodies.policy(cluster.name, cluster.name, **policy),
-        ),
+        (CLUSTERS, kube_bodies.body(CLUSTERS, cluster.name, spec)),
+        (GROUPS, group),
+        (POLICIES, kube_bodies.policy(cluster.name, cluster.name, **policy)),
     ]
 
 
@@ -74,12 +71,7 @@ def handled(replicas: int) -> dict[str, str]:
 
 
 def labels(cluster: Cluster) -> dict[str, str]:
-    return {
-        "dask.org/cluster-name": cluster.name,
-        "dask.org/workergroup-name": cluster.group,
-        "dask.org/component": "worker",
-        "sidecar.istio.io/inject": "false",
-    }
+    return {**kube_bodies.labels_of("worker", cluster.name), "sidecar.istio.io/inject": "false"}
 
 
 def deployment(cluster: Cluster, name: str) -> Json:

@@ -18,7 +18,15 @@ import aiohttp
 
 from bench.scale.bodies import Cluster, Json, cluster_objects, deployment, pod, running
 from bench.scale.upstream import ip_of
-from dask_adaptive.kube.api import DEPLOYMENTS, NAMESPACES, PODS, SERVICES, AlreadyExists, KubeApi
+from dask_adaptive.kube.api import (
+    DEPLOYMENTS,
+    NAMESPACES,
+    PODS,
+    SERVICES,
+    AlreadyExists,
+    KubeApi,
+    Resource,
+)
 from support.kube_bodies import service
 
 #: Puts in one transaction; etcd takes 128.
@@ -36,13 +44,13 @@ async def seed_clusters(api: KubeApi, clusters: Sequence[Cluster], *, policy: Js
             continue
     slots = asyncio.Semaphore(30)
 
-    async def make(path: str, body: Json) -> None:
+    async def make(cluster: Cluster, kind: Resource, body: Json) -> None:
         async with slots:
-            await api.create(path, body)
+            await api.create(kind.path(cluster.namespace), body)
 
-    objects = [one for c in clusters for one in cluster_objects(c, policy=policy)]
-    objects += [(SERVICES.path(c.namespace), service(c.name)) for c in clusters]
-    await asyncio.gather(*(make(path, body) for path, body in objects))
+    objects = [(c, *one) for c in clusters for one in cluster_objects(c, policy=policy)]
+    objects += [(c, SERVICES, service(c.name)) for c in clusters]
+    await asyncio.gather(*(make(*one) for one in objects))
 
 
 async def seed_workers(api: KubeApi, etcd: str, clusters: Sequence[Cluster]) -> Workers:
