@@ -80,6 +80,11 @@ def table(head: Sequence[str], rows: Iterable[Sequence[Any]], texts: int = 1) ->
     return "\n".join(f"| {' | '.join(map(str, line))} |" for line in (head, rules, *rows))
 
 
+def filled(script: str, **parts: str) -> str:
+    """The page.md beside a script, with these in its places."""
+    return Path(script).with_name("page.md").read_text().format(**parts)
+
+
 def pyplot(salt: str) -> Any:
     """
     Matplotlib's module, for pictures without a screen: the same figures give the same file.

@@ -6,29 +6,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
 
-from bench.pages import table
+from bench.pages import filled, table
 from soak.books import Audit, Fault
 from soak.journal import Journal
 from soak.watch import Restart
 
-_TOP = """# A soak on a node
-
-`make soak` boots the node of [localnode](../../localnode/README.md) and installs both operators.
-Two users compute graphs on one DaskCluster under an AdaptivePolicy with quotas, while the operator,
-the scheduler, the API server, etcd, the kubelet and workers are killed, pods are deleted and
-evicted, the node is cordoned and the policy edited, at random and in part at once.
-
-All results are known beforehand. Each task notes each of its runs in a folder outside of Dask. A
-task that ran twice fails the soak, unless a fault that nobody can survive took its first run or its
-result: a worker or a scheduler that was killed at once. Deleted and evicted pods, the cordoned
-node, quotas and the policy's edits excuse nothing. The run itself writes this page."""
-
-_FAULTS = """## Faults
-
-Recovered: an operator leads and has renewed its lease since, the policy is Ready and its last edit
-is observed, the scheduler answers with its agent, and `minReplicas` workers are connected. Counted
-from the end of the fault (the process is back, the pod gone, the node uncordoned), while other
-faults go on."""
+_FAULTS = ("fault", "times", "recovered after, median", "longest")
 
 
 def page(
@@ -55,19 +38,15 @@ def page(
         "run again without an excuse": f"{len(audit.unexcused)}",
         "left behind after uninstalling, but for the CRD": "nothing",  # else nothing is written
     }
-    parts = [
-        _TOP,
-        f"    {command}",
-        f"{told}.",
-        _table(("", ""), results.items()),
-        "## Run again, by cause",
-        _table(("cause", "runs"), _counted(audit.redone)),
-        _FAULTS,
-        _table(("fault", "times", "recovered after, median", "longest"), _by_kind(journal.faults)),
-        "## Restarts of the operator's container",
-        _table(("why", "times"), _counted(Counter(restart.why for restart in restarts))),
-    ]
-    return "\n\n".join(parts) + "\n"
+    return filled(
+        __file__,
+        command=command,
+        versions=told,
+        results=_table(("", ""), results.items()),
+        redone=_table(("cause", "runs"), _counted(audit.redone)),
+        faults=_table(_FAULTS, _by_kind(journal.faults)),
+        restarts=_table(("why", "times"), _counted(Counter(one.why for one in restarts))),
+    )
 
 
 def _by_kind(faults: Iterable[Fault]) -> Iterator[Sequence[str]]:

@@ -18,7 +18,7 @@ from statistics import fmean
 
 from made_up import DEFAULT_GROUP, WORKLOADS
 
-from bench.pages import FOLDER, pyplot, table
+from bench.pages import FOLDER, filled, pyplot, table
 from dask_adaptive.model.observed import Want
 from dask_adaptive.model.scaling import AUTO_S
 from dask_adaptive_lab.simulate.replay import Figures, Run, replay
@@ -125,34 +125,11 @@ def page(results: Results) -> str:
         ]
         for name, it in WORKLOADS.items()
     ]  # fmt: skip
-    lines = [
-        "# What an idle worker costs",
-        "",
-        "13 made-up workloads in simulated time, with `idleTimeout: Auto`, with fixed times, and",
-        "with hindsight, which knows all pauses: it releases a worker at once, unless the worker",
-        "is needed again before its return would have cost more. It takes them from another run,",
-        "so it can miss some: under `short pauses` it costs more than `Auto`.",
-        "Made by `make bench-idle`.",
-        "",
-        "![Worker-hours against the waiting of tasks, relative to hindsight](idle.svg)",
-        "",
-        "## Cost, relative to hindsight",
-        "",
-        "The cost of a run is its worker-seconds, and as much again for each second that a needed",
-        "worker was not there yet.",
-        "",
-        table(["work", *SIDES], costs),
-        "",
-        "No run redid or left a task.",
-        "",
-        "## The work",
-        "",
-        table(["work", "what comes", "workers", "a worker takes"], work, texts=4),
-        "",
-        "The model has neither data nor other users of the nodes, and all workers of a work take",
-        "equally long to start. Batches come at fixed times, however long the ones before take.",
-    ]  # fmt: skip
-    return "\n".join(lines) + "\n"
+    return filled(
+        __file__,
+        costs=table(["work", *SIDES], costs),
+        work=table(["work", "what comes", "workers", "a worker takes"], work, texts=4),
+    )
 
 
 def draw(results: Results, path: Path) -> None:

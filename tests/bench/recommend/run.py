@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from bench.pages import FOLDER, table
+from bench.pages import FOLDER, filled, table
 from dask_adaptive.kube.api import KubeApi
 from dask_adaptive.model.policy import parse_policy
 from dask_adaptive_lab.local import Machine
@@ -44,16 +44,6 @@ NAMES = ("burst-and-tail", "waves", "stages")
 TODAY = {"clusterRef": {"name": "c"}, "maxReplicas": 4, "idleTimeout": "30s"}
 
 TRIES = 60
-
-HEAD = """\
-# Advice beside reality
-
-Predicted is what `simulate` says of the first recording; measured is what a real scheduler with
-real workers then did ({where}). "Before" is the first run itself, under `maxReplicas: 4` and
-`idleTimeout: 30s`. "After" is a second run under the policy that `recommend` chose from the first
-recording. `make bench-recommend` measures it (on a node: `KUBECONFIG=FILE`).
-
-"""
 
 COLUMNS = (
     "workload", "", "policy", "makespan: predicted", "measured", "", "worker-seconds: predicted",
@@ -148,7 +138,7 @@ def main() -> None:
             print(*row, flush=True)
             rows.append(row)
     where = "on a node" if node else "on one machine, in rehearsals"
-    REPORT.write_text(HEAD.format(where=where) + table(COLUMNS, rows, texts=3) + "\n")
+    REPORT.write_text(filled(__file__, where=where, rows=table(COLUMNS, rows, texts=3)))
 
 
 if __name__ == "__main__":

@@ -24,7 +24,6 @@ from bench import pages
 from bench.pages import FOLDER, Row, read, table, take_over
 
 RAW = FOLDER / "relief.jsonl"
-MADE = "<!-- Made by `make bench-relief` from relief.jsonl. -->"
 
 #: What the README shows, as far as it is current: what a case's figure in a unit is called there.
 CPU = "tasks/scheduler CPU s"
@@ -112,23 +111,20 @@ def page(every: Sequence[Row]) -> str:
     rows = [row for row in every if "case" in row]
     releases = sorted({row["release"] for row in rows}, key=ordinal)
     dates = sorted({row["date"] for row in every})
-    machines = sorted({row["machine"] for row in every})
-    when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
     newest = [
         [row["case"], row["unit"], number(row["stock"]), number(row["ours"]) + mark(row)]
         for row in rows
         if row["release"] == releases[-1]
     ]
-    lines = [
-        MADE, "# Loads off the scheduler, measured\n",
-        f"{when}, {'; '.join(machines)}. [How to read this](README.md). Above 1, ours is better.",
-        "In brackets, the repetitions of both sides overlap: the difference may be chance.",
-        f"{pages.OLD}\n",
-        overview(rows, releases),
-        f"\n## Figures on distributed {releases[-1]}\n", "All others are in relief.jsonl.\n",
-        table(["case", "unit", "stock", "ours"], newest, texts=2),
-    ]  # fmt: skip
-    return "\n".join([*lines, ""])
+    return pages.filled(
+        __file__,
+        when=dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}",
+        machines="; ".join(sorted({row["machine"] for row in every})),
+        old=pages.OLD,
+        overview=overview(rows, releases),
+        newest=releases[-1],
+        figures=table(["case", "unit", "stock", "ours"], newest, texts=2),
+    )
 
 
 def readme(every: Sequence[Row]) -> str:

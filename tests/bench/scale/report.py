@@ -11,36 +11,9 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.pages import FOLDER, OLD, Row, digest, mark, read, table, take_over
+from bench.pages import FOLDER, OLD, Row, digest, filled, mark, read, table, take_over
 
 LINES = FOLDER / "scale.jsonl"
-
-#: For one operator; half of the reactions, that is.
-TARGETS = "Targets: a tenth of a core at rest, 300 MiB, reactions within 0.7 s, no write at rest."
-
-HEAD = """# Scale: one operator, many clusters
-
-`make bench-scale` writes this page. {targets} {old}
-
-What is real: the operator (`controller.app`, in a process of its own), the API server and its
-etcd, the connections and messages between operator and schedulers. What is played: schedulers
-(they answer by the agent's own wire, with made-up workers and tasks), dask-kubernetes,
-Kubernetes' controllers and the kubelet (the bench makes Deployments and pods, and sets the pods'
-status itself; there is no kwok). Workers that are there from the start were written straight into
-etcd, as copies of what the API server had stored.
-
-- **reaction up**: from the moment a scheduler has more tasks until a watch shows `replicas`
-  raised.
-- **reaction down**: from the end of the idle timeout until the scheduler is asked to retire the
-  first worker.
-- **CPU**: of the operator's process, in shares of one core. **RSS**: its median; **peak**: its
-  highest ever.
-- **late**: how late the operator's event loop is in one of a hundred seconds.
-- **writes**: requests that change something, but for the lease. **decisions**: as the history of
-  decisions counts: several workers that come or go together are one.
-- **load**: the machine's load average when the figure was taken. On a crowded machine times and
-  CPU are too high.
-"""
 
 
 def quantile(values: Sequence[float | None], q: float) -> float | None:
@@ -64,14 +37,14 @@ def size(row: Row) -> tuple[int, int]:
 
 
 def page(rows: Sequence[Row]) -> str:
-    parts = [HEAD.format(targets=TARGETS, old=OLD)]
+    parts: list[str] = []
     for one in sorted(set(map(size, rows)), reverse=True):
         clusters = f"{one[0]:,} cluster{'s' if one[0] > 1 else ''} of {one[1]:,} workers"
         mine = [row for row in rows if size(row) == one]
         parts.append(f"## {clusters}{mark(mine, 'scale')}\n\n{usage(mine)}\n")
         parts += [f"{reactions(mine)}\n"] if any(map(has_reactions, mine)) else []
         parts += [f"{writes(row)}\n" for row in mine if row.get("decisions")]
-    return "\n".join(parts)
+    return filled(__file__, old=OLD, sizes="\n".join(parts))
 
 
 def has_reactions(row: Row) -> bool:

@@ -10,7 +10,18 @@ from statistics import median
 
 from upstream.workloads import WORKLOADS
 
-from bench.pages import FOLDER, OLD, Row, current, into_readme, is_current, mark, pyplot, table
+from bench.pages import (
+    FOLDER,
+    OLD,
+    Row,
+    current,
+    filled,
+    into_readme,
+    is_current,
+    mark,
+    pyplot,
+    table,
+)
 from bench.pages import read as read_rows
 
 Runs = dict[str, dict[str, list[Row]]]
@@ -60,20 +71,7 @@ def spread(rows: Sequence[Row], key: str) -> str:
 
 
 def page(runs: Runs) -> str:
-    lines = [
-        "# Upstream's autoscaler beside ours",
-        "",
-        "The same workloads on the node of [localnode](../../localnode/README.md), two cores,",
-        "workers of one thread, minimum 1, maximum 6 (30 in `too-many`, where 6 fit); else both",
-        "with their defaults. Both run at the same time, each in a namespace of its own",
-        "(`too-many`: one after the other). Medians; in brackets the least and the most.",
-        "Worker-seconds are those of connected workers of the scaled group until the results were",
-        "there; in the row below, until the cluster is back at its minimum. Rows without figures",
-        f"are left out. Made by `make bench-upstream`; raw figures: `upstream.jsonl`. {OLD}",
-        "",
-        "![Connected workers over time under both autoscalers, by workload](upstream.svg)",
-        "",
-    ]  # fmt: skip
+    lines: list[str] = []
     for name, sides in runs.items():
         workload = WORKLOADS[name]
         every = [row for rows in sides.values() for row in rows]
@@ -96,7 +94,7 @@ def page(runs: Runs) -> str:
             lines += ["", *(f"{side}: {note}." for note in notes)] if notes else []
         lines.append("")
     ratios = table(["workload", "makespan", "worker-seconds"], _ratios(runs))
-    return "\n".join([*lines, "## Ratios, ours to upstream's", "", ratios, ""])
+    return filled(__file__, old=OLD, workloads="\n".join(lines), ratios=ratios)
 
 
 def _ratios(runs: Runs) -> Iterable[list[str]]:
