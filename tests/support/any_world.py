@@ -23,8 +23,8 @@ from dask_adaptive.model.past import (
 from dask_adaptive.model.policy import ClusterRef, Disruption, Mode, Policy, Retirement
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.planner.context import in_numbers
-from dask_adaptive.planner.effective_quotas import with_walltimes
 from dask_adaptive.planner.leave import OWNER
+from dask_adaptive.planner.quotas import with_walltimes
 from support.worlds import GPU, GROUP, KEY, NOW, dated, leaving_of, lifecycle_of
 
 #: So many seeds; more where there is time.

@@ -157,7 +157,7 @@ _ASKED = {"cluster": _cluster, "worker": _worker, "budget": _budget}
 async def _live(api: KubeApi, policy: PolicyView, access: Access) -> Live:
     from dask_adaptive.cli import cluster_now
     from dask_adaptive.loop.join import join
-    from dask_adaptive.planner.effective_quotas import with_walltimes
+    from dask_adaptive.planner.quotas import with_walltimes
 
     key = ClusterKey(access.namespace, policy.cluster)
     scheduler = await cluster_now.observe_scheduler(api, key, access)

@@ -17,7 +17,7 @@ from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.scaling import Pause
 from dask_adaptive.model.scheduler_settings import flat, json_by_key
 from dask_adaptive.planner.caps import is_paused
-from dask_adaptive.planner.effective_quotas import has_spent
+from dask_adaptive.planner.quotas import has_spent
 from dask_adaptive.planner.stages import LIMITS
 from dask_adaptive_agent import wire
 

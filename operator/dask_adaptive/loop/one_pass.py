@@ -32,9 +32,9 @@ from dask_adaptive.model.recycle import RecyclePast
 from dask_adaptive.planner.capacity import READY_S
 from dask_adaptive.planner.caps import deletion
 from dask_adaptive.planner.context import IdleTime, PassContext
-from dask_adaptive.planner.effective_quotas import with_walltimes
 from dask_adaptive.planner.memory import heard, remember
 from dask_adaptive.planner.plan import plan
+from dask_adaptive.planner.quotas import with_walltimes
 
 #: The time between passes where nobody tells of changes: of a scheduler without the agent or that
 #: does not answer, of quotas, or that what was done did not come about.

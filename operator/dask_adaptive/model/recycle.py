@@ -248,7 +248,7 @@ class RecyclePast:
 
     begun: tuple[float, ...] = ()  # when recycles for quotas began, this hour; seconds of `now`
     totals: Mapping[Reason, int] = field(default_factory=dict)  # recycles begun, by reason
-    # These two by life, see `effective_quotas.life_of`.
+    # These two by life, see `quotas.life_of`.
     above_since: Mapping[str, float] = field(default_factory=dict)  # over the soft line of memory
     pace: Mapping[str, tuple[float, int, float]] = field(default_factory=dict)  # (at, runs, runs/s)
     surging_since: Mapping[str, float] = field(default_factory=dict)  # asked for a replacement

@@ -14,10 +14,9 @@ from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Recycle, StrategyType
 from dask_adaptive.model.windows import is_open
 from dask_adaptive.planner.context import PassContext
-from dask_adaptive.planner.effective_quotas import own_margin_s
 from dask_adaptive.planner.groups import GroupWorkers
 from dask_adaptive.planner.leave import claims
-from dask_adaptive.planner.quotas import RecycleCandidate
+from dask_adaptive.planner.quotas import RecycleCandidate, own_margin_s
 
 #: `maxPerHour` counts so far back.
 HOUR_S = 3600.0

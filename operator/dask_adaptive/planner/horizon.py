@@ -20,7 +20,6 @@ from dask_adaptive.planner.budgets import HOUR_S
 from dask_adaptive.planner.capacity import arrival_of, stepped_s
 from dask_adaptive.planner.caps import LONGEST_WAIT_S
 from dask_adaptive.planner.context import PassContext, scaled_groups
-from dask_adaptive.planner.effective_quotas import life_of, own_lifetime_s, own_margin_s
 from dask_adaptive.planner.groups import (
     HANDLED_S,
     LOST_S,
@@ -33,7 +32,7 @@ from dask_adaptive.planner.leave import OWNER, PIN_SLACK_S, SLACK_S
 from dask_adaptive.planner.limits import LATE, OVERDUE_S
 from dask_adaptive.planner.load import LATE as LATE_WORK
 from dask_adaptive.planner.load import Load
-from dask_adaptive.planner.quotas import paced_over_s
+from dask_adaptive.planner.quotas import life_of, own_lifetime_s, own_margin_s, paced_over_s
 from dask_adaptive.planner.replace import GroupRecycling
 
 #: No plan holds for less: a time that is rounded down must not have the same plan made for ever.

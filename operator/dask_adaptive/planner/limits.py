@@ -13,8 +13,8 @@ from dask_adaptive.model.plan import Action, Arriving, SetReplicas
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Limit, Limits, Profile, Recycle
 from dask_adaptive.planner.context import PassContext
-from dask_adaptive.planner.effective_quotas import own_margin_s, own_tasks
 from dask_adaptive.planner.groups import on_the_way
+from dask_adaptive.planner.quotas import own_margin_s, own_tasks
 from dask_adaptive.planner.replace import GroupRecycling
 from dask_adaptive.planner.stages import Draft
 

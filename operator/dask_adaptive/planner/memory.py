@@ -34,9 +34,8 @@ from dask_adaptive.planner.behavior import BLIND_S, remembered
 from dask_adaptive.planner.budgets import HOUR_S
 from dask_adaptive.planner.capacity import SEEN_S, arrival_s, at_least_as_long, starts
 from dask_adaptive.planner.context import STARTS, PassContext
-from dask_adaptive.planner.effective_quotas import life_of
 from dask_adaptive.planner.groups import gap_of, with_worker_groups
-from dask_adaptive.planner.quotas import paced_over_s
+from dask_adaptive.planner.quotas import life_of, paced_over_s
 
 #: A worker whose retirement was refused is not asked again for so long.
 REFUSED_S = 15.0

@@ -1,9 +1,9 @@
 """
 The quotas: one rule for each reason to replace a worker, and all that is known of it.
 
-A rule says what a worker has used and what its limit is, when it is due, and how that is written.
-What goes over all quotas (who is due, metrics, `explain`, whether a drain still has its reason)
-goes over the one table `RULES`. When a worker is replaced, and how many at once: `select`.
+`RULES` is the list: what a worker has used of something, what its limit is, and how that is
+written. All else goes over that list: who is due, metrics, `explain`, whether a drain still has its
+reason. When a worker is replaced, and how many at once: `replace`.
 """
 
 from __future__ import annotations
@@ -11,22 +11,31 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from hashlib import blake2b
 from operator import attrgetter
 from typing import NamedTuple
 
 from dask_adaptive.model.amounts import format_duration
-from dask_adaptive.model.observed import Clocks, Deleting, ObservedGroup, ObservedWorker
-from dask_adaptive.model.reason import Reason
-from dask_adaptive.model.recycle import Quota, QuotaUse, Recycle, RecyclePast
-from dask_adaptive.planner.context import PassContext
-from dask_adaptive.planner.effective_quotas import (
-    has_spent,
-    life_of,
-    own_lifetime_s,
-    own_margin_s,
-    own_tasks,
+from dask_adaptive.model.observed import (
+    Clocks,
+    Deleting,
+    ObservedCluster,
+    ObservedGroup,
+    ObservedWorker,
 )
+from dask_adaptive.model.policy import Policy
+from dask_adaptive.model.reason import Reason
+from dask_adaptive.model.recycle import (
+    LifetimeQuota,
+    Quota,
+    QuotaUse,
+    Recycle,
+    RecyclePast,
+    TaskQuota,
+)
+from dask_adaptive.planner.context import PassContext
 
 #: Seconds over which the pace of a worker is averaged at least.
 PACE_S = 10.0
@@ -36,10 +45,6 @@ _FIRST = (Reason.FAILURES, Reason.RECYCLE_REQUESTED)
 
 #: As much as is shown of a failure's text.
 SHOWN = 120
-
-Workers = Sequence[ObservedWorker]
-Figures = dict[str, "float | str"]
-Number = Callable[[ObservedWorker], float]
 
 _NO_PAST, _NO_PACE, _NO_CLOCKS = RecyclePast(), (0.0, 0, 0.0), Clocks()
 
@@ -78,334 +83,314 @@ class QuotaContext:
         return own_margin_s(worker, self.recycle.lifetime, self.clocks)
 
 
+Number = Callable[[ObservedWorker], float]
+
+
+@dataclass(frozen=True, slots=True)
 class QuotaRule:
     """
-    One reason to replace a worker; most often, that a number has come to its limit.
+    One reason to replace a worker: what it has used of something comes to a limit.
 
     Attributes:
+        use: What a worker has used; what does not depend on the worker is looked up once.
+        limit: What it may use; infinite: it has no such quota.
+        message: Why it is due, or (False) why it will be soon.
+        soon: What it will have used when a replacement that is asked for now is there.
+        lowest: The lowest limit of any worker, where each has its own.
+        marks: Whether a worker may be due at all, where that is no matter of numbers.
+        judge: Decides instead of `compared`, or on top of it.
         quota: What is rationed; None: nothing, so no use is shown.
+        shown: Use and limit, for `explain`.
+        part: How much of its limit a worker has used, where that is not use by limit.
         is_urgent: Neither windows nor minAge hold it back.
-        used: What a worker has used of it.
-        words: The message when it is over its limit, and when it will be soon; what stands in
-            braces is in `figures`.
-        shown: Use and limit of a quota, for `explain`.
+        is_manual: maxPerHour does not count it.
     """
 
-    quota: Quota | None = None
     reason: Reason
-    is_urgent = False
-    used: Number
-    words = "", ""
-    shown = "", ""
-
-    def limit(self, worker: ObservedWorker, at: QuotaContext) -> float:
-        """What a worker may use; infinite: it has no such quota."""
-        return math.inf
-
-    def lowest(self, workers: Workers, at: QuotaContext) -> float:
-        """The lowest limit that any of these workers may have, if any."""
-        return self.limit(workers[0], at)
-
-    def use(self, at: QuotaContext) -> Number:
-        """Gives what a worker has used."""
-        return self.used
-
-    def soon(self, at: QuotaContext) -> Number:
-        """Gives what it will have used when a replacement that is asked for now is there."""
-        return self.use(at)
+    limit: Callable[[ObservedWorker, QuotaContext], float]
+    use: Callable[[QuotaContext], Number] = lambda _: lambda _: 1.0
+    message: Callable[[ObservedWorker, QuotaContext, float, bool], str] = lambda *_: ""
+    soon: Callable[[QuotaContext], Number] | None = None
+    lowest: Callable[[QuotaContext], float] | None = None
+    marks: Callable[[ObservedWorker], bool] | None = None
+    judge: Callable[[QuotaRule, ObservedWorker, QuotaContext, float], Verdict] | None = None
+    quota: Quota | None = None
+    shown: Callable[[ObservedWorker, QuotaContext, float], tuple[str, str]] = lambda *_: ("", "")
+    part: Callable[[ObservedWorker, QuotaContext, float], float] | None = None
+    is_urgent: bool = False
+    is_manual: bool = False
 
     def ratio(self, worker: ObservedWorker, at: QuotaContext, limit: float) -> float | None:
         """The part of its limit that a worker has used; None: it has none."""
-        return self.use(at)(worker) / limit if limit < math.inf else None
-
-    def applies(self, worker: ObservedWorker, at: QuotaContext) -> bool:
-        """Whether a worker could be due by this rule, however little it has used so far."""
-        return self.limit(worker, at) < math.inf
-
-    def figures(self, worker: ObservedWorker, at: QuotaContext, limit: float) -> Figures:
-        return {"use": self.use(at)(worker), "limit": limit}
-
-    def judge(self, worker: ObservedWorker, at: QuotaContext, limit: float) -> Verdict:
-        """Why a worker is due by this rule, or None if it is not."""
-        use = self.use(at)(worker)
-        is_over = use >= limit
-        if not is_over and self.soon(at)(worker) < limit:
+        if limit == math.inf:
             return None
-        words, ratio = self.words[not is_over], use / limit
-        message = words.format(**self.figures(worker, at, limit))
-        return RecycleCandidate(worker.name, self.reason, message, ratio, is_over, self.is_urgent)
-
-    def near(self, workers: Workers, at: QuotaContext) -> Workers:
-        """
-        Those that may be due, and the one of the highest use: a cheap look at many.
-
-        Only they are judged. It may name too many, never too few.
-        """
-        if not workers or not self.applies(workers[0], at):
-            return ()
-        line, use, soon = self.lowest(workers, at), self.use(at), self.soon(at)
-        used = list(map(use, workers))
-        most = max(used)
-        first = workers[used.index(most)]
-        limit = self.limit(first, at)
-        if line < limit > most:  # with jitter another may have used more of a lower limit
-            least = line * (most / limit)
-            close = [w for w, u in zip(workers, used, strict=True) if u >= least]
-            first = max(close, key=lambda w: use(w) / self.limit(w, at), default=first)
-        if soon is use and most < line:
-            return (first,)
-        every = zip(workers, used, strict=True)
-        return [w for w, u in every if u >= line or soon(w) >= line or w is first]
+        return self.part(worker, at, limit) if self.part else self.use(at)(worker) / limit
 
 
-class TaskRuns(QuotaRule):
-    quota, reason, used = Quota.TASKS, Reason.TASK_QUOTA, attrgetter("use.runs")
-    words = "{use:,} tasks run ({source})", "will soon have run {limit:,} tasks ({source})"
-    shown = "{use:,} tasks run", "{limit:,}"
-
-    def limit(self, worker: ObservedWorker, at: QuotaContext) -> float:
-        return own_tasks(worker, at.recycle.tasks) or math.inf
-
-    def lowest(self, workers: Workers, at: QuotaContext) -> float:
-        return at.recycle.tasks.max * (1 - at.recycle.tasks.jitter)
-
-    def soon(self, at: QuotaContext) -> Number:
-        paces, ready_s, over_s = at.past.pace, at.past.ready_s, paced_over_s(at.past)
-        is_exact = at.recycle.tasks.exact
-
-        def runs(worker: ObservedWorker) -> float:
-            seen_at, _, pace = paces.get(life_of(worker), _NO_PACE)
-            # A short rest changes nothing. Of a long one nobody knows the end, and a replacement
-            # that came too early would stand beside it all the while.
-            is_resting = not worker.processing and at.now - seen_at > over_s
-            more = (0.0 if is_resting else pace * ready_s) + is_exact * worker.processing
-            return worker.use.runs + more
-
-        return runs
-
-    def judge(self, worker: ObservedWorker, at: QuotaContext, limit: float) -> Verdict:
-        found, is_spent = super().judge(worker, at, limit), has_spent(worker, at.recycle)
-        if is_spent and worker.use.runs < limit < math.inf:
-            # What is left of its quota is assigned.
-            message = worker.cordon.message if worker.cordon else ""
-            return RecycleCandidate(worker.name, self.reason, message, is_spent=True)
-        return found._replace(is_spent=True) if found and is_spent else found
-
-    def figures(self, worker: ObservedWorker, at: QuotaContext, limit: float) -> Figures:
-        source = _source("tasks", str(at.recycle.tasks.max), str(limit))
-        return {"use": worker.use.runs, "limit": limit, "source": source}
+def compared(rule: QuotaRule, worker: ObservedWorker, at: QuotaContext, limit: float) -> Verdict:
+    """Why a worker is due by a rule whose numbers say all, or None if it is not."""
+    use = rule.use(at)(worker)
+    is_over = use >= limit
+    if not is_over and (rule.soon or rule.use)(at)(worker) < limit:
+        return None
+    message = rule.message(worker, at, limit, is_over)
+    return RecycleCandidate(
+        worker.name, rule.reason, message, use / limit, is_over, rule.is_urgent, rule.is_manual
+    )
 
 
-class TasksThatFit(QuotaRule):
+def near(
+    rule: QuotaRule, workers: Sequence[ObservedWorker], at: QuotaContext
+) -> Sequence[ObservedWorker]:
+    """
+    Those that may be due, and the one of the highest use: a cheap look at many.
+
+    Only they are judged. It may name too many, never too few.
+    """
+    if rule.marks is not None:
+        return list(filter(rule.marks, workers))
+    if not workers or rule.limit(workers[0], at) == math.inf:
+        return ()
+    use, soon = rule.use(at), (rule.soon or rule.use)(at)
+    line = rule.lowest(at) if rule.lowest else rule.limit(workers[0], at)
+    used = list(map(use, workers))
+    most = max(used)
+    first = workers[used.index(most)]
+    limit = rule.limit(first, at)
+    if line < limit > most:  # with jitter another may have used more of a lower limit
+        least = line * (most / limit)
+        close = [w for w, u in zip(workers, used, strict=True) if u >= least]
+        first = max(close, key=lambda w: use(w) / rule.limit(w, at), default=first)
+    if rule.soon is None and most < line:
+        return (first,)
+    every = zip(workers, used, strict=True)
+    return [w for w, u in every if u >= line or soon(w) >= line or w is first]
+
+
+# Tasks
+
+
+def _runs_soon(at: QuotaContext) -> Number:
+    paces, ready_s, over_s = at.past.pace, at.past.ready_s, paced_over_s(at.past)
+    is_exact = at.recycle.tasks.exact
+
+    def runs(worker: ObservedWorker) -> float:
+        seen_at, _, pace = paces.get(life_of(worker), _NO_PACE)
+        # A short rest changes nothing. Of a long one nobody knows the end, and a replacement
+        # that came too early would stand beside it all the while.
+        is_resting = not worker.processing and at.now - seen_at > over_s
+        more = (0.0 if is_resting else pace * ready_s) + is_exact * worker.processing
+        return worker.use.runs + more
+
+    return runs
+
+
+def _by_tasks(rule: QuotaRule, worker: ObservedWorker, at: QuotaContext, limit: float) -> Verdict:
+    found, is_spent = compared(rule, worker, at, limit), has_spent(worker, at.recycle)
+    if is_spent and worker.use.runs < limit < math.inf:
+        # What is left of its quota is assigned.
+        message = worker.cordon.message if worker.cordon else ""
+        return RecycleCandidate(worker.name, rule.reason, message, is_spent=True)
+    return found._replace(is_spent=True) if found and is_spent else found
+
+
+def _task_message(worker: ObservedWorker, at: QuotaContext, limit: float, is_over: bool) -> str:
+    source = _source("tasks", str(at.recycle.tasks.max), str(limit))
+    if is_over:
+        return f"{worker.use.runs:,} tasks run ({source})"
+    return f"will soon have run {limit:,} tasks ({source})"
+
+
+def _by_fitting(rule: QuotaRule, worker: ObservedWorker, at: QuotaContext, limit: float) -> Verdict:
     """The quota of tasks that is computed from the time a worker has left."""
-
-    reason = Reason.TASK_QUOTA
-
-    def applies(self, worker: ObservedWorker, at: QuotaContext) -> bool:
-        return at.recycle.tasks.from_walltime
-
-    def near(self, workers: Workers, at: QuotaContext) -> Workers:
-        return [w for w in workers if w.has_end] if at.recycle.tasks.from_walltime else ()
-
-    def judge(self, worker: ObservedWorker, at: QuotaContext, limit: float) -> Verdict:
-        expected_s = at.expected_s
-        left_s = at.clocks.ends_in_s(worker) - at.margin_s(worker)
-        is_on = at.recycle.tasks.from_walltime and expected_s > 0
-        if not is_on or left_s >= at.past.ready_s + expected_s:
-            return None
-        message = "no other task fits before it ends (recycle.tasks.fromWalltime)"
-        ratio = 2 * expected_s / (expected_s + max(left_s, 0.0))
-        is_over = left_s < expected_s
-        return RecycleCandidate(
-            worker.name, self.reason, message, ratio, is_over,
-            is_spent=has_spent(worker, at.recycle), rises=2 / expected_s,
-        )  # fmt: skip
+    expected_s = at.expected_s
+    left_s = at.clocks.ends_in_s(worker) - at.margin_s(worker)
+    is_on = at.recycle.tasks.from_walltime and expected_s > 0
+    if not is_on or left_s >= at.past.ready_s + expected_s:
+        return None
+    message = "no other task fits before it ends (recycle.tasks.fromWalltime)"
+    ratio = 2 * expected_s / (expected_s + max(left_s, 0.0))
+    return RecycleCandidate(
+        worker.name, rule.reason, message, ratio, left_s < expected_s,
+        is_spent=has_spent(worker, at.recycle), rises=2 / expected_s,
+    )  # fmt: skip
 
 
-class PodAge(QuotaRule):
-    quota, reason = Quota.LIFETIME, Reason.LIFETIME
-    words = "is older than {own} ({source})", "will soon be older than {own} ({source})"
-    shown = "{age} old", "{own}"
-
-    def limit(self, worker: ObservedWorker, at: QuotaContext) -> float:
-        return own_lifetime_s(worker, at.recycle.lifetime)
-
-    def lowest(self, workers: Workers, at: QuotaContext) -> float:
-        return at.recycle.lifetime.max_s * (1 - at.recycle.lifetime.jitter)
-
-    def use(self, at: QuotaContext) -> Number:
-        return at.clocks.pod_age_s
-
-    def soon(self, at: QuotaContext) -> Number:
-        clocks, ready_s = at.clocks, at.past.ready_s
-        return lambda worker: clocks.pod_age_s(worker) + ready_s
-
-    def judge(self, worker: ObservedWorker, at: QuotaContext, limit: float) -> Verdict:
-        found = super().judge(worker, at, limit)
-        return found and found._replace(rises=1 / limit)
-
-    def figures(self, worker: ObservedWorker, at: QuotaContext, limit: float) -> Figures:
-        own = format_duration(limit)
-        source = _source("lifetime", format_duration(at.recycle.lifetime.max_s), own)
-        return {"age": format_duration(at.clocks.pod_age_s(worker)), "own": own, "source": source}
+# Time
 
 
-class EndOfLife(QuotaRule):
+def _age_soon(at: QuotaContext) -> Number:
+    clocks, ready_s = at.clocks, at.past.ready_s
+    return lambda worker: clocks.pod_age_s(worker) + ready_s
+
+
+def _by_age(rule: QuotaRule, worker: ObservedWorker, at: QuotaContext, limit: float) -> Verdict:
+    found = compared(rule, worker, at, limit)
+    return found and found._replace(rises=1 / limit)
+
+
+def _age_message(worker: ObservedWorker, at: QuotaContext, limit: float, is_over: bool) -> str:
+    own = format_duration(limit)
+    source = _source("lifetime", format_duration(at.recycle.lifetime.max_s), own)
+    return f"{'is' if is_over else 'will soon be'} older than {own} ({source})"
+
+
+def _age_shown(worker: ObservedWorker, at: QuotaContext, limit: float) -> tuple[str, str]:
+    return f"{format_duration(at.clocks.pod_age_s(worker))} old", format_duration(limit)
+
+
+def _by_end(rule: QuotaRule, worker: ObservedWorker, at: QuotaContext, limit: float) -> Verdict:
     """An end that others have set: its pod's deadline, an annotation, Dask's own --lifetime."""
-
-    quota, reason = Quota.LIFETIME, Reason.LIFETIME
-    shown = "ends in {left}", "{margin} before its end"
-
-    def limit(self, worker: ObservedWorker, at: QuotaContext) -> float:
-        return at.margin_s(worker) if worker.has_end else math.inf
-
-    def ratio(self, worker: ObservedWorker, at: QuotaContext, limit: float) -> float | None:
-        """How much of its life it has behind it, up to its margin."""
-        if not self.applies(worker, at):
-            return None
-        left_s = max(0.0, at.clocks.ends_in_s(worker) - limit)
-        age_s = at.clocks.pod_age_s(worker)
-        return age_s / (age_s + left_s) if left_s else 1.0
-
-    def figures(self, worker: ObservedWorker, at: QuotaContext, limit: float) -> Figures:
-        left = format_duration(max(0.0, at.clocks.ends_in_s(worker)))
-        return {"left": left, "margin": format_duration(limit)}
-
-    def near(self, workers: Workers, at: QuotaContext) -> Workers:
-        return [w for w in workers if w.has_end or w.too_short]
-
-    def judge(self, worker: ObservedWorker, at: QuotaContext, limit: float) -> Verdict:
-        margin_s, ready_s = at.margin_s(worker), at.past.ready_s
-        left_s, ratio = at.clocks.ends_in_s(worker) - margin_s, 1.0
-        is_ending = left_s <= 0
-        if is_ending:
-            message = f"it ends in less than {format_duration(margin_s)} (recycle.lifetime.margin)"
-            ratio = 1 - left_s
-        elif worker.too_short:
-            message = "a task waits that it is not expected to finish before it ends"
-        elif left_s <= at.expected_s + ready_s:
-            # The last task that fits is done by then, and the replacement is to be there.
-            message = "it ends soon, and has no time for any task that waits or runs"
-            ratio = ready_s / (ready_s + left_s)
-        else:
-            return None
-        is_over = is_ending or worker.too_short
-        return RecycleCandidate(worker.name, self.reason, message, ratio, is_over, is_urgent=True)
+    margin_s, ready_s = at.margin_s(worker), at.past.ready_s
+    left_s, ratio = at.clocks.ends_in_s(worker) - margin_s, 1.0
+    is_ending = left_s <= 0
+    if is_ending:
+        message = f"it ends in less than {format_duration(margin_s)} (recycle.lifetime.margin)"
+        ratio = 1 - left_s
+    elif worker.too_short:
+        message = "a task waits that it is not expected to finish before it ends"
+    elif left_s <= at.expected_s + ready_s:
+        # The last task that fits is done by then, and the replacement is to be there.
+        message = "it ends soon, and has no time for any task that waits or runs"
+        ratio = ready_s / (ready_s + left_s)
+    else:
+        return None
+    is_over = is_ending or worker.too_short
+    return RecycleCandidate(worker.name, rule.reason, message, ratio, is_over, is_urgent=True)
 
 
-class SoftMemory(QuotaRule):
+def _part_of_life(worker: ObservedWorker, at: QuotaContext, margin_s: float) -> float:
+    """How much of its life a worker has behind it, up to its margin."""
+    left_s = max(0.0, at.clocks.ends_in_s(worker) - margin_s)
+    age_s = at.clocks.pod_age_s(worker)
+    return age_s / (age_s + left_s) if left_s else 1.0
+
+
+def _end_shown(worker: ObservedWorker, at: QuotaContext, margin_s: float) -> tuple[str, str]:
+    left = format_duration(max(0.0, at.clocks.ends_in_s(worker)))
+    return f"ends in {left}", f"{format_duration(margin_s)} before its end"
+
+
+# Memory, failures
+
+
+def _by_soft_memory(
+    rule: QuotaRule, worker: ObservedWorker, at: QuotaContext, limit: float
+) -> Verdict:
     """Memory that has been above the soft line for long; the past knows since when."""
-
-    quota, reason, used = Quota.MEMORY, Reason.MEMORY_SOFT, attrgetter("use.unmanaged")
-    shown = "unmanaged {use:.0%}", "soft {limit:.0%} for {within}"
-
-    def limit(self, worker: ObservedWorker, at: QuotaContext) -> float:
-        return at.recycle.memory.soft
-
-    def figures(self, worker: ObservedWorker, at: QuotaContext, limit: float) -> Figures:
-        within = format_duration(at.recycle.memory.for_s)
-        return {**super().figures(worker, at, limit), "within": within}
-
-    def judge(self, worker: ObservedWorker, at: QuotaContext, limit: float) -> Verdict:
-        found, for_s = super().judge(worker, at, limit), at.recycle.memory.for_s
-        left_s = at.past.above_since.get(life_of(worker), at.now) + for_s - at.now
-        if found is None or left_s > at.past.ready_s:
-            return None
-        is_over = left_s <= 0
-        since = f"for over {format_duration(for_s)}" if is_over else "for long"
-        line = f"{limit:.0%} of the limit"
-        message = f"unmanaged memory has been above {line} {since} (recycle.memory.soft)"
-        return found._replace(message=message, is_over=is_over)
+    found, for_s = compared(rule, worker, at, limit), at.recycle.memory.for_s
+    left_s = at.past.above_since.get(life_of(worker), at.now) + for_s - at.now
+    if found is None or left_s > at.past.ready_s:
+        return None
+    return found._replace(message=rule.message(worker, at, limit, left_s <= 0), is_over=left_s <= 0)
 
 
-class HardMemory(QuotaRule):
-    quota, reason, used = Quota.MEMORY, Reason.MEMORY_HARD, attrgetter("use.process")
-    is_urgent = True
-    words = "its process takes {level:.0f}% of its memory (recycle.memory.hard)", ""
-    shown = "process {use:.0%}", "hard {limit:.0%}"
-
-    def limit(self, worker: ObservedWorker, at: QuotaContext) -> float:
-        return at.recycle.memory.hard
-
-    def figures(self, worker: ObservedWorker, at: QuotaContext, limit: float) -> Figures:
-        use = self.used(worker)
-        # In steps of 5 %, or each breath that a worker takes would be news.
-        return {"use": use, "limit": limit, "level": max(limit * 100, math.floor(use * 20) * 5)}
+def _soft_message(_: ObservedWorker, at: QuotaContext, limit: float, is_over: bool) -> str:
+    since = f"for over {format_duration(at.recycle.memory.for_s)}" if is_over else "for long"
+    line = f"{limit:.0%} of the limit"
+    return f"unmanaged memory has been above {line} {since} (recycle.memory.soft)"
 
 
-class FailureCount(QuotaRule):
-    quota, reason = Quota.FAILURES, Reason.FAILURES
-    used: Number = attrgetter("use.failures")
-    words = "{use:,} runs failed within {within} (recycle.failures.max {limit})", ""
-    shown = "{use:,} runs failed", "{limit:,} within {within}"
-
-    def limit(self, worker: ObservedWorker, at: QuotaContext) -> float:
-        return at.recycle.failures.max or math.inf
-
-    def figures(self, worker: ObservedWorker, at: QuotaContext, limit: float) -> Figures:
-        within = format_duration(at.recycle.failures.window_s)
-        return {**super().figures(worker, at, limit), "within": within}
-
-    def judge(self, worker: ObservedWorker, at: QuotaContext, limit: float) -> Verdict:
-        found, cordon = super().judge(worker, at, limit), worker.cordon
-        if found is None and cordon and cordon.quota is Quota.FAILURES and self.applies(worker, at):
-            # The failure for which the agent has cordoned it is out of the window by now.
-            return RecycleCandidate(worker.name, self.reason, cordon.message)
-        return found
+def _soft_shown(worker: ObservedWorker, at: QuotaContext, limit: float) -> tuple[str, str]:
+    for_s = format_duration(at.recycle.memory.for_s)
+    return f"unmanaged {worker.use.unmanaged:.0%}", f"soft {limit:.0%} for {for_s}"
 
 
-class FailurePattern(FailureCount):
-    words = 'a task failed with "{text}" (recycle.failures.patterns)', ""
-    shown = "{found} was found", "any of {patterns} patterns"
-
-    @staticmethod
-    def used(worker: ObservedWorker) -> float:
-        return 1.0 if worker.use.match else 0.0
-
-    def limit(self, worker: ObservedWorker, at: QuotaContext) -> float:
-        return 1.0 if at.recycle.failures.patterns else math.inf
-
-    def figures(self, worker: ObservedWorker, at: QuotaContext, limit: float) -> Figures:
-        text, patterns = worker.use.match, len(at.recycle.failures.patterns)
-        found = "one" if text else "none"
-        return {"text": " ".join(text.split())[:SHOWN], "found": found, "patterns": patterns}
+def _hard_message(worker: ObservedWorker, _: QuotaContext, limit: float, __: bool) -> str:
+    # In steps of 5 %, or each breath that a worker takes would be news.
+    level = max(limit * 100, math.floor(worker.use.process * 20) * 5)
+    return f"its process takes {level:.0f}% of its memory (recycle.memory.hard)"
 
 
-class Requested(QuotaRule):
-    """Somebody wants this worker replaced. `Drifted` is the same for a changed worker group."""
-
-    reason = Reason.RECYCLE_REQUESTED
-
-    def wish(self, worker: ObservedWorker, at: QuotaContext) -> str:
-        """Empty: nobody wants it."""
-        asked = worker.recycle_asked
-        return f"its replacement was requested: {asked}" if asked else ""
-
-    def applies(self, worker: ObservedWorker, at: QuotaContext) -> bool:
-        return bool(self.wish(worker, at))
-
-    def near(self, workers: Workers, at: QuotaContext) -> Workers:
-        return [w for w in workers if w.recycle_asked]
-
-    def judge(self, worker: ObservedWorker, at: QuotaContext, limit: float) -> Verdict:
-        wish = self.wish(worker, at)
-        return RecycleCandidate(worker.name, self.reason, wish, is_manual=True) if wish else None
+def _by_failures(
+    rule: QuotaRule, worker: ObservedWorker, at: QuotaContext, limit: float
+) -> Verdict:
+    found, cordon = compared(rule, worker, at, limit), worker.cordon
+    is_stopped = cordon is not None and cordon.quota is Quota.FAILURES
+    if found is None and cordon and is_stopped and limit < math.inf:
+        # The failure for which the agent has cordoned it is out of the window by now.
+        return RecycleCandidate(worker.name, rule.reason, cordon.message)
+    return found
 
 
-class Drifted(Requested):
-    reason = Reason.DRIFTED
-
-    def wish(self, worker: ObservedWorker, at: QuotaContext) -> str:
-        differs = worker.drift if at.recycle.drift else ""
-        return f"differs from its worker group: {differs}" if differs else ""
-
-    def near(self, workers: Workers, at: QuotaContext) -> Workers:
-        return [w for w in workers if w.drift]
+def _failed_message(worker: ObservedWorker, at: QuotaContext, limit: float, _: bool) -> str:
+    within = format_duration(at.recycle.failures.window_s)
+    return f"{worker.use.failures:,} runs failed within {within} (recycle.failures.max {limit})"
 
 
-RULES: tuple[QuotaRule, ...] = (
-    TaskRuns(), TasksThatFit(), PodAge(), EndOfLife(), SoftMemory(), HardMemory(),
-    FailurePattern(), FailureCount(), Requested(), Drifted(),
+def _failed_shown(worker: ObservedWorker, at: QuotaContext, limit: float) -> tuple[str, str]:
+    within = format_duration(at.recycle.failures.window_s)
+    return f"{worker.use.failures:,} runs failed", f"{limit:,} within {within}"
+
+
+def _pattern_message(worker: ObservedWorker, *_: object) -> str:
+    text = " ".join(worker.use.match.split())[:SHOWN]
+    return f'a task failed with "{text}" (recycle.failures.patterns)'
+
+
+def _pattern_shown(worker: ObservedWorker, at: QuotaContext, _: float) -> tuple[str, str]:
+    found, patterns = "one" if worker.use.match else "none", len(at.recycle.failures.patterns)
+    return f"{found} was found", f"any of {patterns} patterns"
+
+
+def _reads(field: str) -> Callable[[QuotaContext], Number]:
+    read = attrgetter(field)
+    return lambda _: read
+
+
+RULES = (
+    QuotaRule(
+        Reason.TASK_QUOTA, quota=Quota.TASKS, use=_reads("use.runs"), soon=_runs_soon,
+        limit=lambda w, at: own_tasks(w, at.recycle.tasks) or math.inf,
+        lowest=lambda at: at.recycle.tasks.max * (1 - at.recycle.tasks.jitter),
+        judge=_by_tasks, message=_task_message,
+        shown=lambda w, at, limit: (f"{w.use.runs:,} tasks run", f"{limit:,}"),
+    ),
+    QuotaRule(
+        Reason.TASK_QUOTA, marks=lambda w: w.has_end, judge=_by_fitting,
+        limit=lambda w, at: 1.0 if at.recycle.tasks.from_walltime else math.inf,
+    ),
+    QuotaRule(
+        Reason.LIFETIME, quota=Quota.LIFETIME, use=lambda at: at.clocks.pod_age_s, soon=_age_soon,
+        limit=lambda w, at: own_lifetime_s(w, at.recycle.lifetime),
+        lowest=lambda at: at.recycle.lifetime.max_s * (1 - at.recycle.lifetime.jitter),
+        judge=_by_age, message=_age_message, shown=_age_shown,
+    ),
+    QuotaRule(
+        Reason.LIFETIME, quota=Quota.LIFETIME, marks=lambda w: w.has_end or w.too_short,
+        limit=lambda w, at: at.margin_s(w) if w.has_end else math.inf,
+        judge=_by_end, part=_part_of_life, shown=_end_shown,
+    ),
+    QuotaRule(
+        Reason.MEMORY_SOFT, quota=Quota.MEMORY, use=_reads("use.unmanaged"),
+        limit=lambda w, at: at.recycle.memory.soft,
+        judge=_by_soft_memory, message=_soft_message, shown=_soft_shown,
+    ),
+    QuotaRule(
+        Reason.MEMORY_HARD, quota=Quota.MEMORY, use=_reads("use.process"), is_urgent=True,
+        limit=lambda w, at: at.recycle.memory.hard, message=_hard_message,
+        shown=lambda w, at, limit: (f"process {w.use.process:.0%}", f"hard {limit:.0%}"),
+    ),
+    QuotaRule(
+        Reason.FAILURES, quota=Quota.FAILURES, use=lambda _: lambda w: float(bool(w.use.match)),
+        limit=lambda w, at: 1.0 if at.recycle.failures.patterns else math.inf,
+        judge=_by_failures, message=_pattern_message, shown=_pattern_shown,
+    ),
+    QuotaRule(
+        Reason.FAILURES, quota=Quota.FAILURES, use=_reads("use.failures"),
+        limit=lambda w, at: at.recycle.failures.max or math.inf,
+        judge=_by_failures, message=_failed_message, shown=_failed_shown,
+    ),
+    QuotaRule(
+        Reason.RECYCLE_REQUESTED, marks=lambda w: bool(w.recycle_asked), is_manual=True,
+        limit=lambda w, at: 1.0 if w.recycle_asked else math.inf,
+        message=lambda w, *_: f"its replacement was requested: {w.recycle_asked}",
+    ),
+    QuotaRule(
+        Reason.DRIFTED, marks=lambda w: bool(w.drift), is_manual=True,
+        limit=lambda w, at: 1.0 if w.drift and at.recycle.drift else math.inf,
+        message=lambda w, *_: f"differs from its worker group: {w.drift}",
+    ),
 )  # fmt: skip
 
 
@@ -437,9 +422,10 @@ def assess(context: PassContext, group: ObservedGroup) -> Assessment:
     cordoned = [w for w in workers if w.cordon is not None]  # may be due whatever they have used
     free = [w for w in workers if w.cordon is None] if cordoned else workers
     for rule in RULES:
-        for worker in (*rule.near(free, at), *cordoned):
+        judge = rule.judge or compared
+        for worker in (*near(rule, free, at), *cordoned):
             limit = rule.limit(worker, at)
-            if candidate := rule.judge(worker, at, limit):
+            if candidate := judge(rule, worker, at, limit):
                 found.append(candidate)
             if rule.quota and (ratio := rule.ratio(worker, at, limit)) is not None:
                 uses[rule.quota].append((-ratio, worker.name))
@@ -507,9 +493,7 @@ def quota_lines(worker: ObservedWorker, recycle: Recycle, clocks: Clocks) -> tup
         limit = rule.limit(worker, at)
         ratio = rule.ratio(worker, at, limit)
         if ratio is not None:
-            figures = rule.figures(worker, at, limit)
-            used, own = (text.format(**figures) for text in rule.shown)
-            lines.append(QuotaLine(rule.quota, used, own, ratio))
+            lines.append(QuotaLine(rule.quota, *rule.shown(worker, at, limit), ratio))
     return tuple(lines)
 
 
@@ -520,7 +504,8 @@ def still_applies(worker: ObservedWorker, recycle: Recycle) -> bool:
     Its use of the quota does not count: memory falls, and failures are forgotten, as it drains.
     """
     at = QuotaContext(recycle)
-    return any(r.applies(worker, at) for r in RULES if r.reason is worker.retires_for)
+    mine = (rule for rule in RULES if rule.reason is worker.retires_for)
+    return any(rule.limit(worker, at) < math.inf for rule in mine)
 
 
 def paced_over_s(past: RecyclePast) -> float:
@@ -536,3 +521,66 @@ def _source(name: str, maximum: str, own: str) -> str:
     """Where a limit comes from."""
     said = f"recycle.{name}.max {maximum}"
     return said if own == maximum else f"{said}, less its jitter: {own}"
+
+
+def life_of(worker: ObservedWorker) -> str:
+    """What a worker's quotas belong to: a new pod under the same name begins with clean ones."""
+    return worker.pod_uid or worker.uid
+
+
+@lru_cache(maxsize=2**16)
+def shares(life: str) -> tuple[float, float]:
+    """Two numbers in [0, 1), of tasks and of lifetime: the same for the same life, always."""
+    drawn = blake2b(life.encode(), digest_size=8).digest()
+    return int.from_bytes(drawn[:4], "big") / 2**32, int.from_bytes(drawn[4:], "big") / 2**32
+
+
+def own_tasks(worker: ObservedWorker, quota: TaskQuota) -> int:
+    """Runs that a worker may make, less its jitter; 0: any number."""
+    if not quota.max or not quota.jitter:
+        return quota.max
+    return _jittered(quota.max, quota.jitter, life_of(worker))
+
+
+@lru_cache(maxsize=2**16)  # several rules ask for it in each pass
+def _jittered(tasks: int, jitter: float, life: str) -> int:
+    return max(1, math.ceil(tasks * (1 - jitter * shares(life)[0])))
+
+
+def own_lifetime_s(worker: ObservedWorker, quota: LifetimeQuota) -> float:
+    """How old a worker's pod may become, less its jitter."""
+    if not quota.jitter:
+        return quota.max_s
+    return quota.max_s * (1 - quota.jitter * shares(life_of(worker))[1])
+
+
+def own_margin_s(worker: ObservedWorker, quota: LifetimeQuota, clocks: Clocks) -> float:
+    """The margin before a worker's end: a fifth of its life at most, or it would hardly serve."""
+    life_s = clocks.pod_age_s(worker) + clocks.ends_in_s(worker)
+    return max(0.0, min(quota.margin_s, life_s / 5))
+
+
+def has_spent(worker: ObservedWorker, recycle: Recycle) -> bool:
+    """Whether a worker has used up an exact quota of tasks, and so gets no more of them."""
+    return recycle.tasks.exact and (
+        (worker.cordon is not None and worker.cordon.quota is Quota.TASKS)
+        or worker.retires_for is Reason.TASK_QUOTA
+    )
+
+
+def with_walltimes(observed: ObservedCluster, policy: Policy) -> ObservedCluster:
+    """The same cluster, where `recycle.lifetime.max` is a worker's end if it is a walltime."""
+    if not any(policy.recycle_of(g.name).lifetime.walltime for g in observed.groups):
+        return observed
+    groups = tuple(_with_walltimes(g, policy.recycle_of(g.name)) for g in observed.groups)
+    return replace(observed, groups=groups)
+
+
+def _with_walltimes(group: ObservedGroup, recycle: Recycle) -> ObservedGroup:
+    if not recycle.lifetime.walltime:
+        return group
+    workers = []
+    for worker in group.workers:
+        ends_at = worker.pod_made_at + own_lifetime_s(worker, recycle.lifetime)
+        workers.append(replace(worker, ends_at=ends_at) if ends_at < worker.ends_at else worker)
+    return replace(group, workers=tuple(workers))

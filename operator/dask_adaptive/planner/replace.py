@@ -28,13 +28,13 @@ from dask_adaptive.planner.budgets import (
     is_last_chance,
 )
 from dask_adaptive.planner.context import PassContext
-from dask_adaptive.planner.effective_quotas import has_spent
 from dask_adaptive.planner.groups import GroupWorkers, set_apart, sort_workers
 from dask_adaptive.planner.leave import ranked_pending, refused_lately
 from dask_adaptive.planner.quotas import (
     Assessment,
     RecycleCandidate,
     assess,
+    has_spent,
     still_applies,
 )
 

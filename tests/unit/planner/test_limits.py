@@ -29,7 +29,7 @@ from dask_adaptive.model.recycle import (
     Use,
 )
 from dask_adaptive.model.scaling import WorkerGroup
-from dask_adaptive.planner.effective_quotas import with_walltimes
+from dask_adaptive.planner.quotas import with_walltimes
 from support.recycles import AT, FULL, IN_PLACE, NIGHT
 from support.worlds import NOW, PAST, POLICY, busy, cluster, dated, group_of, plan, worker
 

@@ -33,8 +33,7 @@ from dask_adaptive.model.recycle import (
     Window,
 )
 from dask_adaptive.model.scaling import WorkerGroup
-from dask_adaptive.planner.effective_quotas import with_walltimes
-from dask_adaptive.planner.quotas import quota_lines
+from dask_adaptive.planner.quotas import quota_lines, with_walltimes
 from support.worlds import NOW, PAST, POLICY, busy, cluster, dated, plan, worker
 from support.worlds import facts as figures
 
