@@ -24,7 +24,7 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT / "docs/reference"
-CRD = ROOT / "manifests/crds/adaptivepolicies.yaml"
+CRD = ROOT / "helm/dask-adaptive-operator/files/crds/adaptivepolicies.yaml"
 REASON = ROOT / "operator/dask_adaptive/model/reason.py"
 WIRE = ROOT / "operator/dask_adaptive_agent/wire.py"
 PATCHING = ROOT / "operator/dask_adaptive_agent/patching.py"

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """
-Write the parts of the chart that are made from other files: its copy of the CRD, and its README.
+Write the parts of the chart that are made from other files: the CRDs, and its README.
 
     scripts/sync_chart.py           writes them
     scripts/sync_chart.py --check   exit code 1 if one is out of date
@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,35 +19,6 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 CHART = ROOT / "helm/dask-adaptive-operator"
-SOURCES = sorted((ROOT / "manifests/crds").glob("*.yaml"))
-
-HEAD = """\
-{{- if .Values.crds.install }}
-# Copied from manifests/crds by scripts/sync_chart.py; edit it there.
-"""
-NAME = r"(?m)^  name: adaptive\w+\.dask-adaptive\.dev\n"
-ADDED = """\
-  labels: {{- include "operator.labels" . | nindent 4 }}
-  {{- $kept := ternary (dict "helm.sh/resource-policy" "keep") dict .Values.crds.keep }}
-  {{- with merge $kept .Values.commonAnnotations }}
-  annotations: {{- toYaml . | nindent 4 }}
-  {{- end }}
-"""
-CLUSTER = "  scope: Cluster\n"
-SCOPE = '  scope: {{ eq .Values.watch.budgets "Namespaced" | ternary "Namespaced" "Cluster" }}\n'
-
-
-def crd() -> str:
-    """The chart's template: the CRDs, with what values say of them."""
-    return HEAD + "---\n".join(map(_copied, SOURCES)) + "{{- end }}\n"
-
-
-def _copied(source: Path) -> str:
-    lines = [line for line in source.read_text().splitlines(keepends=True) if line[0] != "#"]
-    body, found = re.subn(NAME, lambda match: match[0] + ADDED, "".join(lines))
-    if found != 1 or "{{" in "".join(lines):
-        raise SystemExit(f"{source} has a shape that {__file__} does not know")
-    return body.replace(CLUSTER, SCOPE)
 
 
 class Value(NamedTuple):
@@ -142,14 +113,19 @@ def readme() -> str:
     return README.format(version=version, rows="\n".join(rows))
 
 
-MADE = {CHART / "templates/crd.yaml": crd, CHART / "README.md": readme}
+def made() -> dict[Path, Callable[[], str]]:
+    """Functions that return the text of a file, by its path."""
+    sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "operator")]
+    import crds
+
+    return {CHART / "README.md": readme, **crds.made()}
 
 
 def main() -> None:
     if sys.argv[1:] not in ([], ["--check"]):
         raise SystemExit(__doc__)
-    for path, made in MADE.items():
-        text = made()
+    for path, make in made().items():
+        text = make()
         if not sys.argv[1:]:
             path.write_text(text)
         elif not path.exists() or path.read_text() != text:

@@ -53,7 +53,7 @@ say "cluster: $(context)"
 say "will remove dask-adaptive${upstream:+ and dask-kubernetes}${crds:+, with their CRDs and all objects of those kinds}"
 confirm
 # Objects are deleted by their operator: kinds go before it does.
-remove_crds "$root/manifests" # our chart has its CRD as a template, which Helm keeps
+remove_crds "$root/helm/dask-adaptive-operator/files" # our chart has its CRDs in a template, which Helm keeps
 remove_chart "$release" "$namespace"
 if [ "$upstream" ]; then
   upstream_chart_folder=$(upstream_chart)

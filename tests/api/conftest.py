@@ -13,7 +13,7 @@ from dask_adaptive.cli.main import cli
 from dask_adaptive.kube.api import KubeApi
 from support import kube_server
 from support.kube_operator import Team
-from support.kube_server import ROOT, Kubectl
+from support.kube_server import CRDS, ROOT, Kubectl
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -34,7 +34,7 @@ def kubeconfig() -> str:
 def admin(kubeconfig: str) -> Kubectl:
     """kubectl, with the CRDs in place."""
     kubectl = Kubectl(kubeconfig)
-    kube_server.add_crds(kubectl, ROOT / "manifests/crds")
+    kube_server.add_crds(kubectl, CRDS)
     return kubectl
 
 

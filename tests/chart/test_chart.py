@@ -11,7 +11,7 @@ import yaml
 from dask_adaptive.controller.lease import lease_name
 from dask_adaptive.model.policy import DEFAULT_CONTROLLER
 from dask_adaptive_agent import __version__
-from support.kube_server import CHART, IMAGE, ROOT, helm_template, ran, rendered
+from support.kube_server import CHART, CRDS, IMAGE, ROOT, helm_template, ran, rendered
 from support.tables import table
 
 NAME, RIGHTS = "r-dask-adaptive", lease_name(DEFAULT_CONTROLLER)
@@ -37,8 +37,8 @@ def test_lint(helm: str) -> None:
     assert 0 == done.returncode, done.stdout
 
 
-def test_the_crd_is_the_one_of_manifests() -> None:
-    source = yaml.safe_load((ROOT / "manifests/crds/adaptivepolicies.yaml").read_text())
+def test_the_crd_is_rendered_as_it_is() -> None:
+    source = yaml.safe_load((CRDS / "adaptivepolicies.yaml").read_text())
     made = rendered()[CRD]
 
     assert source["spec"] == made["spec"]
@@ -56,7 +56,7 @@ def test_the_version_is_that_of_the_package() -> None:
 def test_an_index_of_charts_is_told_what_is_there() -> None:
     notes = yaml.safe_load((CHART / "Chart.yaml").read_text())["annotations"]
     known = {name.removeprefix("artifacthub.io/"): text for name, text in notes.items()}
-    crd = yaml.safe_load((ROOT / "manifests/crds/adaptivepolicies.yaml").read_text())
+    crd = yaml.safe_load((CRDS / "adaptivepolicies.yaml").read_text())
 
     (told,) = yaml.safe_load(known["crds"])
     names = crd["spec"]["names"]["kind"], crd["spec"]["versions"][0]["name"]

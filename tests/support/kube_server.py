@@ -22,6 +22,7 @@ import yaml
 from support.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
+CRDS = ROOT / "helm/dask-adaptive-operator/files/crds"
 _CACHES = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 CACHE = Path(os.environ.get("DASK_ADAPTIVE_CACHE") or _CACHES / "dask-adaptive")
 CHART = ROOT / "helm/dask-adaptive-operator"

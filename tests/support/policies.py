@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from support.kube_server import ROOT
+from support.kube_server import CRDS, ROOT
 
 #: The example that names every field.
 FULL: dict[str, Any] = yaml.safe_load((ROOT / "manifests/examples/full-policy.yaml").read_text())[
@@ -43,9 +43,7 @@ TAKEN: list[dict[str, Any]] = _CASES["taken"]
 
 def schema_of(crd: str) -> dict[str, Any]:
     """Of a spec, as the CRD has it."""
-    (version,) = yaml.safe_load((ROOT / f"manifests/crds/{crd}.yaml").read_text())["spec"][
-        "versions"
-    ]
+    (version,) = yaml.safe_load((CRDS / f"{crd}.yaml").read_text())["spec"]["versions"]
     found: dict[str, Any] = version["schema"]["openAPIV3Schema"]["properties"]["spec"]
     return found
 

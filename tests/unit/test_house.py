@@ -68,7 +68,8 @@ def schema_leaves(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 def faced_by_users() -> dict[str, int]:
     """What users have to find their way in."""
-    policy = yaml.safe_load((ROOT / "manifests/crds/adaptivepolicies.yaml").read_text())
+    crds = ROOT / "helm/dask-adaptive-operator/files/crds"
+    policy = yaml.safe_load((crds / "adaptivepolicies.yaml").read_text())
     parts = policy["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
     notes = (ROOT / "docs/reference/annotations.md").read_text().split("\n## ")[1]
     cells = [row.split("|")[1] for row in notes.splitlines() if row.startswith("| `")]

@@ -97,10 +97,16 @@ class ShareRule:
     several rules the first that is about a cluster counts.
     """
 
+    #: Name of the namespace.
     namespace: ObjectName
-    cluster: str = ""  # empty: all in the namespace
+    #: Name of a DaskCluster in it. Without it, all of them.
+    cluster: str = ""
+    #: Of what is competed for, each namespace or cluster gets parts by weight.
     weight: Annotated[Number, Must(lambda w: 0.001 <= w <= 1000, "must be 0.001 to 1000")] = 1
-    guarantee: Count = 0  # workers
+    #: So many workers it gets before others get more than theirs.
+    guarantee: Count = 0
+    #: Whoever has a higher one gets all that it needs before others get more than is guaranteed to
+    #: them.
     priority: Priority = 0
 
     def is_for(self, namespace: str, name: str) -> bool:
@@ -109,22 +115,34 @@ class ShareRule:
 
 @dataclass(frozen=True, slots=True)
 class Reclaim:
-    after_s: Seconds = 60.0  # so long nobody takes a worker from a cluster that has just got more
+    #: For so long after a worker group has got more, no worker is taken from it for others.
+    after_s: Seconds = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class AdaptiveBudget:
     """One AdaptiveBudget."""
 
+    #: What all clusters of the budget may have together, by resource. workers counts workers; cpu,
+    #: memory and all others are what pods of workers request.
     limits: Annotated[Mapping[str, float], Kind(_limits, _LIMITS_WORDS)]
-    #: Of the namespaces' labels: those of a DaskCluster are its owner's to write.
+    #: Labels of the namespaces whose DaskClusters share. Without it, all. (Labels of a DaskCluster
+    #: are its owner's to write, and count for nothing.)
     namespace_selector: Selector = Selector()
-    #: None: all.
+    #: Names of the namespaces whose DaskClusters share. Without it, all.
     namespaces: Annotated[tuple[ObjectName, ...], Listed(200, ITSELF)] | None = None
+    #: What some namespaces, or clusters, get more or less of, with all of their worker groups
+    #: together. The first entry that fits a cluster counts; other namespaces have a weight of 1.
     shares: Annotated[tuple[ShareRule, ...], Listed(200)] = ()
+    #: Whether a worker group may have more than its weight's part while others need less than
+    #: theirs.
     borrowing: bool = True
+    #: When workers are given back for others.
     reclaim: Reclaim = Reclaim()
-    controller_name: ControllerName = DEFAULT_CONTROLLER  # the operators of that name divide it
+    #: The operators of this name divide the budget among the clusters whose policies they serve;
+    #: what others have counts as held. Default dask-adaptive, which is the name of an operator that
+    #: was given none.
+    controller_name: ControllerName = DEFAULT_CONTROLLER
 
     def within(self, namespace: str) -> AdaptiveBudget:
         """

@@ -181,10 +181,10 @@ def _flag(value: Any) -> bool:
 
 
 _SCALARS: Mapping[Any, Kind] = {
-    str: Kind(_text, "must be a text"),
-    bool: Kind(_flag),
-    int: Kind(whole(), "must be a whole number"),
-    float: Kind(number(), "must be a number"),
+    str: Kind(_text, "must be a text", schema={"type": "string"}),
+    bool: Kind(_flag, schema={"type": "boolean"}),
+    int: Kind(whole(), "must be a whole number", schema={"type": "integer", "format": "int32"}),
+    float: Kind(number(), "must be a number", schema={"type": "number"}),
 }
 
 
@@ -373,6 +373,8 @@ def encode(value: Any, hint: Any = None) -> Any:
         hint: The declared type, if there is one.
     """
     base, marks = parts(hint)
+    if value is None and get_origin(hint) is not Annotated:
+        return None
     if kind := next((m for m in marks if isinstance(m, Kind)), None):
         return kind.write(value)
     if is_dataclass(value):

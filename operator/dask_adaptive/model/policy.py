@@ -61,23 +61,29 @@ class OnLifetime(str, enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class ClusterRef:
+    #: Name of the DaskCluster. It need not exist yet.
     name: ObjectName
 
 
 @dataclass(frozen=True, slots=True)
 class ShufflePins:
+    #: Whether a running shuffle pins its workers.
     enabled: bool = True
+    #: Maximum time that one shuffle pins its workers.
     timeout_s: Seconds = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class ManualPins:
+    #: Maximum time that such a pin lasts, counted from when it was set.
     max_duration_s: Seconds = 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class ClientPins:
-    enabled: bool = True  # whether code may pin
+    #: Whether code may pin workers.
+    enabled: bool = True
+    #: Maximum time that one such pin lasts, renewals included.
     max_duration_s: Seconds = 4 * 3600.0
 
 
@@ -85,8 +91,11 @@ class ClientPins:
 class Pins:
     """Which pins count, and the longest that each may last."""
 
+    #: Pins on workers that take part in a P2P shuffle; the agent sets and removes them.
     shuffle: ShufflePins = ShufflePins()
+    #: Pins that people set with the annotation dask-adaptive.dev/pin.
     manual: ManualPins = ManualPins()
+    #: Pins that code sets, with pinned() of dask_adaptive_agent.
     client: ClientPins = ClientPins()
 
 
@@ -94,10 +103,18 @@ class Pins:
 class Disruption:
     """What is made of news about machines, and told to those who take them away."""
 
-    #: Drain workers whose node is about to go.
+    #: Drain drains workers at once when their node is cordoned or about to be removed
+    #: (cluster-autoscaler, Karpenter, spot termination); Ignore does not. Needs an operator that
+    #: serves all namespaces.
     node_signals: Annotated[bool, one_of({"Drain": True, "Ignore": False})] = True
-    hints: bool = True  # the webhook annotates workers' pods: not to be evicted by autoscalers
+    #: Whether the webhook annotates the pods of workers, as they are created, so that
+    #: cluster-autoscaler and Karpenter leave their nodes alone. What you set yourself stays.
+    hints: bool = True
+    #: How many workers of a group may be missing at the same time because they are replaced; if
+    #: several budgets apply, the lowest holds. An empty list sets no limit. Default one of 25%.
     budgets: Annotated[tuple[Budget, ...], Listed(32)] = (Budget(Amount(percent=25.0)),)
+    #: Workers are replaced for quotas only while one of these windows is open; without any, always.
+    #: The hard memory limit, ends of pods and replacements on request do not wait.
     windows: Annotated[tuple[Window, ...], Listed(32)] = ()
 
 
@@ -105,10 +122,16 @@ class Disruption:
 class Retirement:
     """How a worker leaves."""
 
-    grace_period_s: Seconds = 15 * 60.0  # from the first request to the deadline
+    #: How long a worker may take to finish its tasks and hand over its results.
+    grace_period_s: Seconds = 15 * 60.0
+    #: After the grace period, Abort puts the worker back into service; Force moves its results and
+    #: gives up its running tasks, which run again elsewhere.
     on_timeout: OnTimeout = OnTimeout.ABORT
-    max_concurrent: Positive = 5  # workers on their way out at once
-    on_lifetime: OnLifetime = OnLifetime.DRAIN  # when a worker's own `--lifetime` is over
+    #: How many workers may be leaving at the same time.
+    max_concurrent: Positive = 5
+    #: After a worker's own `--lifetime`, Drain lets it finish its tasks and hand over its results
+    #: first, for at most the grace period; Stock closes it at once, as Dask alone does.
+    on_lifetime: OnLifetime = OnLifetime.DRAIN
 
 
 @dataclass(frozen=True)  # no slots: cached_property needs a __dict__
@@ -118,27 +141,62 @@ class Policy:
     its own; then `max_replicas` is that of all groups together.
     """
 
+    #: The DaskCluster to scale, in the policy's own namespace. Immutable.
     cluster_ref: ClusterRef
+    #: Maximum number of workers of the default worker group. If workerGroups has bounds for that
+    #: group, the maximum of all scaled groups together. Required.
     max_replicas: Count
+    #: Minimum number of workers of the default worker group. If workerGroups has bounds for that
+    #: group, set it there.
     min_replicas: Count = 0
+    #: Auto decides and acts; Advise decides and only reports what it would do; Paused only
+    #: observes.
     mode: Mode = Mode.AUTO
+    #: How long a worker must have been idle before it may leave. Auto keeps it for as long as its
+    #: return takes, which is the time that workers of its group take to start and its data to move,
+    #: within 12s and 5m.
     idle_timeout_s: IdleTimeout = AUTO_S
+    #: How the number of workers follows the load.
     target: LoadTarget = field(default_factory=LoadTarget)
+    #: How fast the number of workers changes, with HorizontalPodAutoscaler's fields. By default it
+    #: rises at once, and falls after idleTimeout.
     behavior: Behavior = field(default_factory=Behavior)
+    #: Minimums for certain hours, such as working hours. If several apply, the highest counts;
+    #: minReplicas applies as well.
     schedules: Annotated[tuple[Schedule, ...], Listed(32)] = ()
+    #: What happens to the cluster when nobody uses it. A cluster is in use while a worker is
+    #: pinned, or while code requests workers.
     idle: Idle = field(default_factory=Idle)
+    #: What to do while the scheduler does not answer. No worker leaves meanwhile.
     fallback: Fallback = field(default_factory=Fallback)
-    #: After a pod has found no node for so long, no more workers are requested.
+    #: When a worker has been unschedulable for this long, no more are requested, except for a retry
+    #: now and then.
     unschedulable_timeout_s: PositiveSeconds = 300.0
-    max_unready: Part = 0.45  # with more of the workers away, nothing is scaled
+    #: When more than this part of the connected workers, and at least three, are lost at the same
+    #: time, nothing is scaled until they are back. 100% turns it off.
+    max_unready: Part = 0.45
+    #: Whether P2P shuffles wait for workers that are about to join. A shuffle assigns its outputs
+    #: to the workers that are connected when it begins.
     shuffle: ShuffleWait = field(default_factory=ShuffleWait)
+    #: Which pins hold a worker, and for how long.
     pins: Pins = field(default_factory=Pins)
+    #: How a worker leaves.
     retirement: Retirement = field(default_factory=Retirement)
+    #: How many workers may be missing at the same time, and when; how signals about nodes are used,
+    #: and which hints autoscalers of machines get.
     disruption: Disruption = field(default_factory=Disruption)
+    #: When a worker is replaced by another one. It finishes its running tasks and hands over its
+    #: results first; no work is redone.
     recycle: Recycle = field(default_factory=Recycle)
+    #: Settings of one worker group, instead of those above. A group with maxReplicas is scaled,
+    #: too.
     worker_groups: WorkerGroups = ()
+    #: How the agent relieves the scheduler, the configuration of Dask that the scheduler starts
+    #: with, and how the operator reaches it.
     scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
-    controller_name: ControllerName = DEFAULT_CONTROLLER  # the operators of that name serve it
+    #: The operators of this name serve the policy, as an IngressClass names its controller; others
+    #: leave it alone. Default dask-adaptive, which is the name of an operator that was given none.
+    controller_name: ControllerName = DEFAULT_CONTROLLER
 
     @property
     def cluster(self) -> str:

@@ -47,20 +47,33 @@ Replaces = Annotated[Reason, one_of({r.value: r for r in Reason if r.replaces})]
 
 @dataclass(frozen=True, slots=True)
 class TaskLimit:
-    max: Count = 0  # runs; 0: no quota
+    #: Runs of tasks, including failed ones, after which a worker is replaced. 0: no quota
+    #: (default).
+    max: Count = 0
 
 
 @dataclass(frozen=True, slots=True)
 class TaskQuota(TaskLimit):
-    jitter: Part = 0.0  # a worker's own quota is up to this part lower
-    exact: bool = False  # not one run more, though nobody is left to work
+    #: Lowers the quota of each worker by up to this part, drawn once, so that workers do not all
+    #: reach it together.
+    jitter: Part = 0.0
+    #: Whether a worker runs not one task more than max, even if the cluster stands still until
+    #: replacements are connected. Otherwise a worker serves on until it may be replaced.
+    exact: bool = False
+    #: Whether the quota is computed from the duration of tasks and the remaining time of the worker
+    #: (recycle.lifetime, its pod's deadline, Dask's --lifetime); max still applies.
     from_walltime: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class LifetimeLimit:
+    #: Age of the pod at which a worker is replaced. Without it there is no such quota, and only the
+    #: ends of pods count.
     max_s: PositiveSeconds = math.inf
-    walltime: bool = False  # somebody else ends workers then
+    #: Whether another system ends the pods at max: a batch system, a spot contract. Then no task
+    #: starts that is not expected to finish before. Default false: a worker at max finishes its
+    #: running tasks.
+    walltime: bool = False
 
     def checks(self) -> Iterator[Check]:
         if self.walltime and math.isinf(self.max_s):
@@ -69,17 +82,25 @@ class LifetimeLimit:
 
 @dataclass(frozen=True, slots=True)
 class LifetimeQuota(LifetimeLimit):
+    #: Shortens the lifetime of each worker by up to this part, drawn once.
     jitter: Part = 0.0
-    min_task_duration_s: Seconds = 0.0  # no task is expected to take less
-    margin_s: Seconds = 10.0  # before a worker's end it is drained: data moves, nothing runs
+    #: Lower bound of the expected duration of a task.
+    min_task_duration_s: Seconds = 0.0
+    #: Time before its end in which a worker runs no tasks and hands over its results.
+    margin_s: Seconds = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryLimit:
     """Parts of the worker's memory limit, 0..1; infinite: no quota."""
 
+    #: A worker whose unmanaged memory (all but the results of tasks) has been above this limit for
+    #: the duration `for` is replaced. Without it there is no such quota.
     soft: Line = math.inf
-    hard: Line = math.inf  # of the whole process
+    #: A worker whose process is above this limit is replaced at once, whatever windows and minAge
+    #: say. Set it below 95%, where Dask's nanny kills the worker. Without it there is no such
+    #: quota.
+    hard: Line = math.inf
 
     def checks(self) -> Iterator[Check]:
         if math.isfinite(self.soft) and self.soft >= self.hard:
@@ -89,18 +110,26 @@ class MemoryLimit:
 
 @dataclass(frozen=True, slots=True)
 class MemoryQuota(MemoryLimit):
-    for_s: Seconds = 120.0  # so long above the soft line
-    override_pins: bool = False  # the hard line beats pins of people
+    #: How long a worker must have been above the soft limit.
+    for_s: Seconds = 120.0
+    #: Whether the hard limit overrides pins of people and of code (never those of shuffles).
+    override_pins: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class FailureLimit:
-    max: Count = 0  # 0: no quota
+    #: Failed runs within the window after which a worker is replaced. A task that fails on two
+    #: workers is at fault itself, and does not count. 0: no quota (default).
+    max: Count = 0
 
 
 @dataclass(frozen=True, slots=True)
 class FailureQuota(FailureLimit):
+    #: The time over which failures are counted.
     window_s: PositiveSeconds = 600.0
+    #: Globs, such as `*CUDA error*`: `*` stands for any text, `?` for one character, and case
+    #: matters. One failure whose whole `repr(exception)` matches is enough; the first 2,000
+    #: characters are read.
     patterns: Annotated[tuple[Glob, ...], Listed(32, ITSELF)] = ()
 
 
@@ -108,8 +137,15 @@ class FailureQuota(FailureLimit):
 class Strategy:
     """How a worker is replaced."""
 
+    #: Surge requests one more worker, waits until it is connected, and only then drains the old
+    #: one. InPlace drains the worker and deletes its pod; its Deployment creates the next. Groups
+    #: that are not scaled are always replaced InPlace.
     type: StrategyType = StrategyType.SURGE
+    #: How many additional workers there may be during replacements; a percentage is of the group's
+    #: workers, rounded up.
     max_surge: Surge = field(default_factory=lambda: Amount(1))
+    #: If the new worker is not connected after this time, the old one serves on, and RecycleAborted
+    #: says why.
     ready_timeout_s: PositiveSeconds = 600.0
 
 
@@ -117,23 +153,38 @@ class Strategy:
 class Recycle:
     """`spec.recycle`."""
 
+    #: How many tasks a worker runs before it is replaced.
     tasks: TaskQuota = TaskQuota()
+    #: At which age a worker is replaced, and how tasks that it would not finish are kept from it.
     lifetime: LifetimeQuota = LifetimeQuota()
+    #: How much memory a worker takes, as a percentage of its memory limit, before it is replaced.
     memory: MemoryQuota = MemoryQuota()
+    #: How many runs of tasks may fail on a worker before it is replaced.
     failures: FailureQuota = FailureQuota()
+    #: Whether a worker is replaced when its image, command, environment or resources are no longer
+    #: those of its DaskWorkerGroup.
     drift: bool = True
+    #: A younger pod is not replaced for a quota, except for the hard memory limit or its end.
     min_age_s: Seconds = 0.0
+    #: How a worker is replaced.
     strategy: Strategy = Strategy()
-    max_per_hour: Workers | None = None  # recycles for quotas; None: no limit
+    #: How many workers may be replaced for quotas in an hour; a percentage is of all workers.
+    #: Further replacements wait, and the condition AbleToScale reports RecycleStorm. Without it
+    #: there is no limit.
+    max_per_hour: Workers | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class GroupRecycle:
     """The limits that one worker group has instead of those in `spec.recycle`."""
 
+    #: How many tasks a worker runs before it is replaced.
     tasks: TaskLimit = TaskLimit()
+    #: At which age a worker is replaced.
     lifetime: LifetimeLimit = LifetimeLimit()
+    #: How much memory a worker takes, as a percentage of its memory limit, before it is replaced.
     memory: MemoryLimit = MemoryLimit()
+    #: How many runs of tasks may fail on a worker before it is replaced.
     failures: FailureLimit = FailureLimit()
 
     def within(self, recycle: Recycle) -> Recycle:
@@ -149,8 +200,10 @@ class GroupRecycle:
 class Budget:
     """How many workers of a group may be missing at once for such reasons."""
 
+    #: Workers of a group; a percentage is rounded up. 0 forbids such replacements.
     workers: ListedWorkers
-    reasons: Annotated[frozenset[Replaces], Listed(16, ITSELF)] = frozenset()  # empty: all
+    #: The reasons for replacement that the budget limits; without it, every reason.
+    reasons: Annotated[frozenset[Replaces], Listed(16, ITSELF)] = frozenset()
 
 
 #: Whether a window is open must follow from one opening, not far back.
@@ -168,8 +221,11 @@ OpenFor = Annotated[
 class Window:
     """When workers may be replaced. No window at all: always."""
 
+    #: When it opens, as five fields of cron.
     schedule: Cron
+    #: How long it is open; at most 744h, which are 31 days.
     duration_s: OpenFor
+    #: The time zone of the schedule, such as Europe/Berlin.
     time_zone: Zone = "UTC"
 
 

@@ -86,8 +86,12 @@ class RateType(str, enum.Enum):
 class RatePolicy:
     """So many workers may come (or go) within a period."""
 
+    #: Pods if value is a number of workers; Percent if it is a percentage of those at the beginning
+    #: of the period.
     type: RateType
-    value: Positive  # workers, or percent of those there at the period's beginning
+    #: Workers (Deployments), or percent: 100 doubles the number in a period.
+    value: Positive
+    #: The time that value applies to; from 1s to 30m.
     period_s: Period
 
 
@@ -100,28 +104,41 @@ class Direction:
         HorizontalPodAutoscaler (autoscaling/v2), HPAScalingRules.
     """
 
+    #: A rise uses the lowest number that was wanted within this window; at most 1h.
     stabilization_window_s: Stabilization | None = 0.0
+    #: With several policies, Max uses the one that allows most, Min the one that allows least;
+    #: Disabled allows no change in this direction.
     select_policy: Select = Select.MAX
-    policies: Annotated[tuple[RatePolicy, ...], Listed(16)] = ()  # none: without a limit
-    tolerance: Tolerance = 0.0  # smaller changes, as parts of the current number, are ignored
+    #: How many workers may be added, or removed, in how much time. Without any, there is no limit.
+    policies: Annotated[tuple[RatePolicy, ...], Listed(16)] = ()
+    #: Ignores changes up to this fraction of the current number: a percentage such as 10%, or, as
+    #: in HPA, a fraction in quotes such as "0.1".
+    tolerance: Tolerance = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class ScaleUp(Direction):
-    max_pending: Positive | None = None  # workers of a group that may be on their way at once
+    #: How many workers of a group may be pending at the same time; no more are requested until some
+    #: have connected. Without it there is no limit.
+    max_pending: Positive | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ScaleDown(Direction):
-    stabilization_window_s: Stabilization | None = None  # None: the group's idleTimeout
-    delay_after_scale_up_s: Seconds = 0.0  # no worker leaves for so long after one was requested
+    #: A fall uses the highest number that was wanted within this window; at most 1h. Without it,
+    #: the idleTimeout of the group.
+    stabilization_window_s: Stabilization | None = None
+    #: No worker leaves for lack of work for this long after more were requested.
+    delay_after_scale_up_s: Seconds = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Behavior:
     """`spec.behavior`."""
 
+    #: How fast the number of workers rises.
     scale_up: ScaleUp = ScaleUp()
+    #: How fast the number of workers falls.
     scale_down: ScaleDown = ScaleDown()
 
 
@@ -140,11 +157,22 @@ class GroupBounds:
 class WorkerGroup:
     """One of `spec.workerGroups`; it is scaled if it has a maximum."""
 
+    #: Name of the DaskWorkerGroup, such as etl-gpu. It need not exist yet.
     name: ObjectName
+    #: Maximum number of workers of the group. Without it the group is not scaled (the default group
+    #: is, within minReplicas and maxReplicas of the policy).
     max_replicas: Count | None = None
+    #: Minimum number of workers of the group. Default 0.
     min_replicas: Count | None = None
+    #: How long a worker of the group must have been idle before it may leave, or Auto. Without it,
+    #: spec.idleTimeout.
     idle_timeout_s: IdleTimeout | None = None
+    #: If several groups could do the same work, the one with the highest priority grows first; if
+    #: maxReplicas is not enough for all, it gets its workers first. Default 0.
     priority: Priority | None = None
+    #: The limits of this group, instead of all those in spec.recycle: one that is not set here is
+    #: off for the group. How quotas work (jitter, exact, fromWalltime, margin, for, window,
+    #: patterns), drift, minAge and strategy are those of spec.recycle for all groups.
     recycle: GroupRecycle | None = None
 
     def checks(self) -> Iterator[Check]:
@@ -173,11 +201,16 @@ WorkerGroups = Annotated[tuple[WorkerGroup, ...], Listed(32, "name")]
 class Schedule:
     """A floor at certain hours. Of several that are open the highest counts."""
 
+    #: When it begins, as five fields of cron.
     cron: Cron
+    #: How long it lasts; at most 744h, which are 31 days.
     duration_s: OpenFor
+    #: Minimum number of workers of the group during this time.
     min_replicas: Positive
+    #: The time zone of cron, such as Europe/Berlin.
     time_zone: Zone = "UTC"
-    worker_group: str = ""  # empty: the default worker group
+    #: Name of the DaskWorkerGroup. Without it, the default group.
+    worker_group: str = ""
 
     @property
     def window(self) -> Window:
@@ -194,9 +227,15 @@ class IdleAction(str, enum.Enum):
 class Idle:
     """What becomes of a cluster that nobody uses: no task at all, and no pin."""
 
-    after_s: PositiveSeconds | None = None  # None: never
+    #: The cluster is unused when there has been no task at all, waiting, running or queued, for
+    #: this long. Without it, this does not count.
+    after_s: PositiveSeconds | None = None
+    #: ScaleToZero lets all workers leave, below minReplicas, until there is work again or a
+    #: schedule opens; DeleteCluster deletes the DaskCluster for good, unless a client still holds
+    #: results there; Nothing does nothing.
     action: IdleAction = IdleAction.NOTHING
-    #: The same action once no client has been connected for so long.
+    #: The cluster is unused when no client has been connected for this long, and no task is left.
+    #: Without it, this does not count.
     no_client_timeout_s: PositiveSeconds | None = None
 
     def checks(self) -> Iterator[Check]:
@@ -217,8 +256,12 @@ class FallbackBehavior(str, enum.Enum):
 class Fallback:
     """What holds while the scheduler can't be asked. Workers are only ever added."""
 
-    failure_threshold: Positive = 3  # questions in a row without an answer
-    replicas: Count | None = None  # None: hold what is there; else at least so many
+    #: How many consecutive requests must fail before this applies.
+    failure_threshold: Positive = 3
+    #: Number of workers for Replicas.
+    replicas: Count | None = None
+    #: Hold keeps the current number; Replicas raises the default group to the number in replicas,
+    #: if it has fewer.
     behavior: FallbackBehavior = FallbackBehavior.HOLD
 
     def checks(self) -> Iterator[Check]:
@@ -239,7 +282,10 @@ MaxWait = Annotated[
 class ShuffleWait:
     """Whether a P2P shuffle that is about to begin waits for workers that are on their way."""
 
+    #: Auto lets a shuffle wait for workers before it begins for as long as that pays; Disabled
+    #: never does.
     wait_for_workers: Annotated[bool, one_of({"Auto": True, "Disabled": False})] = True
+    #: Maximum time that a shuffle waits; at most 10m.
     max_wait_s: MaxWait = 60.0
 
 
@@ -247,6 +293,7 @@ class ShuffleWait:
 class LoadTarget:
     """How much work each worker is to have."""
 
+    #: Target time to finish the queued work.
     duration_s: PositiveSeconds = 5.0
 
 

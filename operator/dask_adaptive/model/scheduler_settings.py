@@ -206,10 +206,16 @@ _OnOff = Annotated[str, one_of({AUTO: AUTO, DISABLED: DISABLED})]
 class ReliefChoices:
     """A choice for each of `wire.RELIEFS`, which the core does not import."""
 
+    #: Keeps the totals of task prefixes instead of summing them over all task groups at each read.
     prefixes: _OnOff = AUTO
+    #: Pickles the parts that tasks have in common once, and measures what serializing costs. Shared
+    #: also sends them to each worker only once, and all tasks there share them.
     pickling: Annotated[str, one_of({AUTO: AUTO, SHARED: SHARED, DISABLED: DISABLED})] = AUTO
+    #: Parses the host out of a worker's address only once.
     host: _OnOff = AUTO
+    #: Clients that ask about all workers share one answer for a second.
     identity: _OnOff = AUTO
+    #: Clients in workers no longer poll for all workers.
     client_info: _OnOff = AUTO
 
     @property
@@ -223,7 +229,10 @@ class ReliefChoices:
 class SchedulerTls:
     """What the scheduler is shown where it takes TLS only."""
 
-    secret_name: ObjectName | None = None  # with ca.crt, tls.crt, tls.key; in its namespace
+    #: A Secret in the policy's namespace, with ca.crt, tls.crt and tls.key in PEM. The operator
+    #: needs the right to get it (the chart's scheduler.tls.secretNames). Read again every 30 s.
+    #: Default the chart's scheduler.tls.secretName.
+    secret_name: ObjectName | None = None
 
 
 TCP, TLS = "tcp", "tls"
@@ -240,9 +249,19 @@ _PROTOCOL = Kind(
 class SchedulerSettings:
     """What a policy wants of the scheduler itself, and how it is spoken to."""
 
+    #: Work that the agent does for the scheduler more cheaply than Dask itself. Auto does it where
+    #: this release of distributed needs it, Disabled never; changes take effect at once.
     relief: ReliefChoices = ReliefChoices()
+    #: Configuration of Dask for the scheduler, nested as in Dask's YAML files; at the top level
+    #: a.b.c stands for its path; write None for null. It goes into the environment of the
+    #: scheduler's next pod, where the container's own settings take precedence. The condition
+    #: SchedulerConfigured names keys that are unknown, invalid, or wait for that pod. Not for
+    #: secrets.
     config: Annotated[tuple[Setting, ...], Kind(read_settings)] = ()
+    #: What the scheduler listens on: tcp or tls. Default tls where a Secret is named (here or in
+    #: the chart), else tcp.
     protocol: Annotated[str, _PROTOCOL] | None = None
+    #: What the operator shows to a scheduler that takes TLS only.
     tls: SchedulerTls = SchedulerTls()
 
     def checks(self) -> Iterator[Check]:

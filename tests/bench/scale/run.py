@@ -31,7 +31,7 @@ from dask_adaptive.kube.api import BUDGETS, CONFIG_MAPS, POLICIES, KubeApi
 from dask_adaptive.kube.status_json import HISTORY_LABEL, history_of, read_status
 from dask_adaptive.loop.decisions import HISTORY_EVERY_S
 from support.kube_bodies import body
-from support.kube_server import ROOT, Kubectl, add_crds
+from support.kube_server import CRDS, Kubectl, add_crds
 from support.ports import free_port
 
 #: A worker that has been idle for so long is retired; reactions to a fall are counted from then.
@@ -196,7 +196,7 @@ def clusters_of(options: argparse.Namespace) -> list[Cluster]:
 
 
 async def bench(options: argparse.Namespace) -> None:
-    add_crds(Kubectl(os.environ["KUBECONFIG"]), ROOT / "manifests/crds")
+    add_crds(Kubectl(os.environ["KUBECONFIG"]), CRDS)
     api = await KubeApi.connect(timeout_s=60.0)
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(api.close)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -15,6 +14,7 @@ from dask_adaptive.loop.status import PAUSED, READY, Condition, HeldBy, Status, 
 from dask_adaptive.model.plan import Decision
 from dask_adaptive.model.reason import Reason
 from support import kube_objects as ko
+from support.kube_server import CRDS
 
 HELD = HeldBy("client", "nb-1", "debugging", ("a", "b"), 2, until=5_000.0, left_s=3600.0)
 STATUS = Status(
@@ -30,7 +30,6 @@ STATUS = Status(
     conditions=(Condition(READY, True, Reason.RECONCILED, "fine"),),
     held_by=(HELD,),
 )
-CRD = Path(__file__).resolve().parents[3] / "manifests/crds/adaptivepolicies.yaml"
 T0, T1 = "2026-01-31T18:00:00Z", "2026-01-31T18:00:20Z"
 
 
@@ -143,7 +142,7 @@ def test_every_number_in_the_crd_has_its_format() -> None:
             if isinstance(child, dict | list):
                 yield from integers(child)
 
-    found = list(integers(yaml.safe_load(CRD.read_text())))
+    found = list(integers(yaml.safe_load((CRDS / "adaptivepolicies.yaml").read_text())))
     assert len(found) > 30
     assert {"int32", "int64"} == {schema.get("format") for schema in found}
 

@@ -1,0 +1,153 @@
+"""
+Make the CRDs from the dataclasses that declare specs and statuses; `sync_chart.py` writes them.
+
+A field's type gives its schema, its default and its rules; the comment above it (`#:`) is its
+description. What no declaration says is in scripts/crds: names, columns, and by class or field
+what the schema has besides, such as rules between fields; null takes away.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, is_dataclass
+from pathlib import Path
+from typing import Any, get_args, get_origin
+
+import yaml
+
+from dask_adaptive.model.codec import (
+    ITSELF,
+    Declared,
+    Kind,
+    Listed,
+    Must,
+    declared,
+    encode,
+    kind_of,
+    parts,
+)
+
+ROOT = Path(__file__).resolve().parents[1]
+CRDS = ROOT / "helm/dask-adaptive-operator/files/crds"
+
+Schema = dict[str, Any]
+
+#: In a description that says itself what the default is.
+TOLD = re.compile(r"Default |\(default\)")
+
+RULES = "x-kubernetes-validations"
+MADE = "# Made by scripts/sync_chart.py from {models} and {source}. Edit these.\n"
+
+
+def made() -> dict[Path, Callable[[], str]]:
+    """Functions that return the text of a CRD, by its place in the chart."""
+    sources = sorted((ROOT / "scripts/crds").glob("*.yaml"))
+    return {CRDS / source.name: Crd(source).text for source in sources}
+
+
+class Crd:
+    """One CRD, made from a file of scripts/crds: its head, and what no declaration says."""
+
+    def __init__(self, source: Path) -> None:
+        self._source, self._part = source, ""
+        self._head, self._besides = yaml.safe_load_all(source.read_text())
+
+    def text(self) -> str:
+        schema = self._head["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+        models = []
+        for self._part in ("spec", "status"):
+            named = schema["properties"][self._part]
+            if isinstance(named, str):
+                module, name = named.rsplit(".", 1)
+                cls = getattr(importlib.import_module(module), name)
+                schema["properties"][self._part] = self._object(cls)
+                models.append(named)
+        made = MADE.format(models=" and ".join(models), source=self._source.relative_to(ROOT))
+        return made + yaml.safe_dump(self._head, sort_keys=False, width=120, allow_unicode=True)
+
+    def _object(self, cls: Any) -> Schema:
+        fields = declared(cls)
+        schema: Schema = {"type": "object"}
+        if required := [f.key for f in fields if f.default is MISSING]:
+            schema["required"] = required
+        schema["properties"] = {f.key: self._field(cls, f) for f in fields}
+        return self._with(cls.__name__, schema)
+
+    def _field(self, cls: Any, field: Declared) -> Schema:
+        schema = self._of_type(field.hint)
+        if (default := self._default(field, schema)) is not None:
+            schema["default"] = default
+        text = docs(cls).get(field.own, "")
+        if isinstance(default, (str, int)) and default != "" and not TOLD.search(text):
+            shown = str(default).lower() if isinstance(default, bool) else default
+            text += f" Default {shown}."
+        schema = ({"description": text} if text else {}) | schema
+        for owner in cls.__mro__:
+            schema = self._with(f"{owner.__name__}.{field.own}", schema)
+        return schema
+
+    def _default(self, field: Declared, schema: Schema) -> Any:
+        """The default of a spec's field; a status has none."""
+        if self._part != "spec" or field.default in (MISSING, None):
+            return None
+        if "properties" in schema:
+            has_one = any("default" in child for child in schema["properties"].values())
+            return {} if has_one else None
+        default = encode(field.default, field.hint)
+        if isinstance(default, list):  # of an entry only what it sets
+            return [{key: value for key, value in one.items() if value != []} for one in default]
+        return default
+
+    def _with(self, name: str, schema: Schema) -> Schema:
+        merged = schema | self._besides.get(name, {})
+        return {key: value for key, value in merged.items() if value is not None}
+
+    def _of_type(self, hint: Any) -> Schema:
+        base, marks = parts(hint)
+        if kind := kind_of(base, marks):
+            is_text = "x-kubernetes-int-or-string" not in kind.schema
+            schema = of_mark(kind, {"type": "string"} if is_text else {})
+        elif is_dataclass(base):
+            schema = self._object(base)
+        elif issubclass(get_origin(base), Mapping):
+            schema = {"type": "object", "additionalProperties": self._of_type(get_args(base)[1])}
+        else:
+            listed = next((m for m in marks if isinstance(m, Listed)), Listed())
+            schema = {"type": "array", **of_list(listed), "items": self._of_type(get_args(base)[0])}
+        for mark in marks:
+            schema = of_mark(mark, schema) if isinstance(mark, Must) else schema
+        return schema
+
+
+def of_mark(mark: Kind | Must, schema: Schema) -> Schema:
+    """Add what a kind, or what must hold besides, says to the API server."""
+    if isinstance(mark, Kind) and mark.longest:
+        schema = schema | {"maxLength": mark.longest}
+    schema = schema | mark.schema
+    if mark.cel:
+        schema[RULES] = [*schema.get(RULES, ()), {"rule": mark.cel, "message": mark.words}]
+    return schema
+
+
+def of_list(listed: Listed) -> Schema:
+    most = {"maxItems": listed.most} if listed.most else {}
+    if listed.key not in ("", ITSELF):
+        keys = {"x-kubernetes-list-map-keys": [listed.key]}
+        return {"x-kubernetes-list-type": "map", **keys, **most}
+    return {"x-kubernetes-list-type": "set" if listed.key else "atomic", **most}
+
+
+def docs(cls: Any) -> dict[str, str]:
+    """The comments above the fields of a dataclass."""
+    found: dict[str, str] = {}
+    for owner in reversed(cls.__mro__[:-1]):
+        above: list[str] = []
+        for line in inspect.getsource(owner).splitlines():
+            if comment := re.fullmatch(r"    #: (.*)", line):
+                above.append(comment[1])
+            elif above:
+                found[line.strip().partition(":")[0]], above = " ".join(above), []
+    return found
