@@ -7,7 +7,7 @@ from typing import Any
 
 import kopf
 
-from dask_adaptive.controller.kopf_watch import login_of
+from dask_adaptive.controller.handlers import login
 from dask_adaptive.kube.api import GROUPS, KubeApi
 from dask_adaptive.kube.objects import handled_replicas
 from support.kube_bodies import group
@@ -15,10 +15,9 @@ from support.kube_operator import until
 from support.kube_server import Kubectl
 
 
-def registry(api: KubeApi, done: asyncio.Event, seen: list[tuple[Any, Any]]) -> Any:
+def registry(done: asyncio.Event, seen: list[tuple[Any, Any]]) -> Any:
     made = kopf.OperatorRegistry()
-    login: Any = kopf.on.login(id="login", registry=made)
-    login(login_of(api))
+    kopf.on.login(registry=made)(login)
 
     @kopf.on.field(GROUPS.group, GROUPS.version, GROUPS.plural, field="spec.worker.replicas",
                    registry=made)  # fmt: skip
@@ -35,9 +34,10 @@ async def test_a_number_is_noted_when_it_was_acted_on(api: KubeApi, kubectl: Kub
     done, stop, seen = asyncio.Event(), asyncio.Event(), list[tuple[Any, Any]]()
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False
-    where = {"namespaces": [kubectl.namespace], "standalone": True, "stop_flag": stop}
+    where = {"namespaces": [kubectl.namespace], "standalone": True, "stop_flag": stop,
+             "memo": kopf.Memo(api=api)}  # fmt: skip
     upstream = asyncio.create_task(
-        kopf.operator(registry=registry(api, done, seen), settings=settings, **where)
+        kopf.operator(registry=registry(done, seen), settings=settings, **where)
     )
 
     async def handled() -> int | None:

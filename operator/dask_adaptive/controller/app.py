@@ -24,6 +24,7 @@ from dask_adaptive.controller.annotated_policies import AnnotatedPolicies
 from dask_adaptive.controller.budget_keeper import BudgetKeeper
 from dask_adaptive.controller.certificate import CertificateKeeper, WebhookSettings
 from dask_adaptive.controller.compose import Composer, Connect
+from dask_adaptive.controller.handlers import registry_for
 from dask_adaptive.controller.kopf_watch import KopfWatch
 from dask_adaptive.controller.lease import LEASE_NAMESPACE, LeaderLease, Timing
 from dask_adaptive.controller.metrics import Metrics
@@ -154,8 +155,8 @@ class Operator:
                 yield Informer(scope, api=self._api, world=self._world)
         for scopes in by_people.values():
             yield KopfWatch(
-                scopes, api=self._api, world=self._world, began=self.take_signals,
-                resync_s=self._settings.resync_s,
+                scopes, api=self._api, world=self._world, registry_for=registry_for,
+                began=self.take_signals, resync_s=self._settings.resync_s,
             )  # fmt: skip
 
     def take_signals(self) -> None:

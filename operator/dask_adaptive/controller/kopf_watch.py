@@ -1,15 +1,16 @@
 """
-What people and dask-kubernetes write, watched by kopf; and kopf itself, watched: it ends as a whole
-when one of its streams meets an error that it does not know. Then it is begun anew.
+kopf, imported, set and watched over. It ends as a whole when one of its streams meets an error that
+it does not know (nolar/kopf#1276), and some of its streams end without a word: so it is begun anew,
+and what it watches is looked at beside it. With that mended, `kopf.operator()` can take the place
+of `KopfWatch`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from dask_adaptive import DOMAIN
@@ -21,7 +22,7 @@ from dask_adaptive.kube.cache.world import Kind, Scope, World
 
 @contextmanager
 def _hidden(*modules: str) -> Iterator[None]:
-    """While kopf is imported: it would load thousands of models, 70 MiB, to compare with them."""
+    """While kopf is imported: it would load thousands of models, 67 MiB, to compare with them."""
     fresh = [name for name in modules if name not in sys.modules]
     sys.modules.update(dict.fromkeys(fresh))  # type: ignore[arg-type]
     try:
@@ -32,7 +33,7 @@ def _hidden(*modules: str) -> Iterator[None]:
 
 
 with _hidden("kubernetes.client", "kubernetes_asyncio.client"):
-    import kopf
+    import kopf as kopf  # for handlers.py, too
 
 #: How often it is looked whether what kopf watches can still be read.
 LOOK_S = 30.0
@@ -41,63 +42,15 @@ LOOK_S = 30.0
 _END_S = 5.0
 
 
-def registry_of(world: World, api: KubeApi, kinds: Iterable[Kind]) -> kopf.OperatorRegistry:
-    """Handlers that tell the world what changed, over connections like that of `api`."""
-    registry = kopf.OperatorRegistry()
-    login: Any = kopf.on.login(id="login", registry=registry)
-    login(login_of(api))
-    for kind in kinds:
-        resource = kind.resource
-        watch: Any = kopf.on.event(
-            resource.group,
-            resource.version,
-            resource.plural,
-            id=f"watch-{resource.plural}",
-            registry=registry,
-        )
-        watch(_handler(world, kind))
-    return registry
-
-
-def login_of(api: KubeApi) -> Callable[..., Any]:
-    """kopf's login, with the credentials of `api`."""
-
-    async def login(**_: Any) -> kopf.ConnectionInfo:
-        found = await api.credentials()
-        scheme, _space, token = (found.authorization or "").partition(" ")
-        return kopf.ConnectionInfo(
-            server=found.server,
-            ca_path=found.ca_file,
-            insecure=not found.verify,
-            scheme=scheme or None,
-            token=token or None,
-            certificate_path=found.certificate_file,
-            private_key_path=found.key_file,
-            # Tokens of pods are renewed; a login with a new one must come before the old one ends.
-            expiration=datetime.now(UTC) + timedelta(minutes=10) if token else None,
-        )
-
-    return login
-
-
-def _handler(world: World, kind: Kind) -> Callable[..., Any]:
-    async def take(event: Mapping[str, Any], **_: Any) -> None:
-        world.take(kind, event["type"], event["object"])
-
-    return take
-
-
 class _NoDiffs(kopf.AnnotationsDiffBaseStorage):
     """
-    Spares kopf half of its work: for each event it would copy the object and compare it with what
-    was handled last (`_detect_causes`), for handlers of a sort that we have none of.
+    Spares kopf half of its work: for each event it would copy the object, which takes 1 ms for a
+    policy with a long status, to compare it with what was handled last (`_detect_causes`); that is
+    for handlers of a sort that we have none of.
     """
 
-    def build(self, *, body: kopf.Body, extra_fields: Any = None) -> kopf.BodyEssence:
+    def build(self, **_: Any) -> kopf.BodyEssence:
         return kopf.BodyEssence()
-
-    def fetch(self, *, body: kopf.Body) -> None:
-        return None
 
 
 def kopf_settings() -> kopf.OperatorSettings:
@@ -129,16 +82,18 @@ class KopfWatch:
     kopf in one namespace, or in all (None). What can't be read there concerns no other.
 
     Args:
+        registry_for: Returns the handlers of some kinds.
         began: Called when kopf has begun: it takes signals for itself.
         resync_s: How often all is listed again, against what watches miss.
     """
 
     def __init__(
         self, scopes: Collection[Scope], *, api: KubeApi, world: World,
+        registry_for: Callable[[Collection[Kind]], kopf.OperatorRegistry],
         began: Callable[[], None] = lambda: None, resync_s: float = 300.0,
     ) -> None:  # fmt: skip
         self._scopes, self._api, self._world = scopes, api, world
-        self._began, self._resync_s = began, resync_s
+        self._registry_for, self._began, self._resync_s = registry_for, began, resync_s
         (self._namespace,) = {namespace for _, namespace in scopes}
 
     async def run(self) -> None:
@@ -163,7 +118,8 @@ class KopfWatch:
         """Run kopf. In a task of its own: its login is found by way of the context."""
         # Not kopf.operator(): when that ends, it cancels every task of the loop that it finds.
         tasks = await kopf.spawn_tasks(
-            registry=registry_of(self._world, self._api, kinds),
+            registry=self._registry_for(kinds),
+            memo=kopf.Memo(api=self._api, world=self._world),
             settings=kopf_settings(),
             standalone=True,
             clusterwide=self._namespace is None,
