@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dask_adaptive import DOMAIN
-from dask_adaptive.model.amounts import end_of, instant, lifts, pin_end, read_instant
+from dask_adaptive.model.amounts import end_of, instant, lifts, read_instant
 from dask_adaptive.model.observed import ManualPin
 from dask_adaptive.model.scaling import NO_PAUSE, Pause
 
@@ -141,21 +141,21 @@ def manual_pin(
     # All are asked about, so that a far one counts from when it was seen, not from its turn.
     dated = [(note, since(note) if note.set_at is None else note.set_at) for note in pins]
     for note, set_at in dated:
-        if lifts(note.value):
+        held = _held(note, set_at)
+        if held is None:
             return None
-        lasts_until, problem = pin_end(note.value, set_at)
-        until = min(lasts_until, set_at + max_s)
+        until = min(held.until, set_at + max_s)
         if until > now:
             said = (
                 f"{note.reason} ({note.holder})" if note.reason else f"annotated on {note.holder}"
             )
-            return ManualPin(until, reason=said, problem=problem)
+            return ManualPin(until, reason=said, problem=held.problem)
     return None
 
 
 ALL, IN, OUT = PAUSES = "paused", "paused-scale-in", "paused-scale-out"
 
-_HOW = '"true", a duration such as 2h or an instant such as 2026-01-31T18:00:00Z'
+_HOW = '"true", a duration such as 4h or an instant such as 2026-01-31T18:00:00Z'
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,7 @@ def pause_of(policy: Iterable[Note], cluster: Iterable[Note], *, now: float, sin
     passed holds nothing, so a pause ends by itself.
     """
     notes = {note.name: note for note in (*cluster, *policy)}
-    found = [_held(notes[name], since) for name in PAUSES if name in notes]
+    found = [_held(note, since(note)) for name, note in notes.items() if name in PAUSES]
     holding = [held for held in found if held is not None and held.until > now]
     if not holding:
         return NO_PAUSE
@@ -196,16 +196,15 @@ def pause_of(policy: Iterable[Note], cluster: Iterable[Note], *, now: float, sin
     )
 
 
-def _held(note: Note, since: Since) -> _Held | None:
-    """What an annotation holds, over or not; None if it says that it holds nothing."""
+def _held(note: Note, set_at: float) -> _Held | None:
+    """A pin or a pause, over or not; None if the annotation says that it holds nothing."""
     if lifts(note.value):
         return None
-    if note.value.lower() == "true":
-        return _Held(note, math.inf)
-    at = end_of(note.value, since(note))
-    if at is not None:
-        return _Held(note, at)
-    problem = f"{note} is not {_HOW}; it pauses until it is corrected or removed"
+    until = end_of(note.value, set_at)
+    if until is not None:
+        return _Held(note, until)
+    verb = "pins" if note.name == "pin" else "pauses"
+    problem = f"{note} is not {_HOW}; it {verb} until it is corrected or removed"
     return _Held(note, math.inf, problem)
 
 

@@ -164,8 +164,11 @@ def end_of(text: str, since: float) -> float | None:
     """
     When what lasts until an instant, or for a duration from `since` on, ends: seconds since 1970.
 
-    None: it is neither, or ends after the year 9999, which nobody can write.
+    Infinite for `true`. None: it is none of these, or ends after the year 9999, which nobody can
+    write.
     """
+    if text.strip().lower() == "true":
+        return math.inf
     end = read_instant(text)
     if end is not None:
         return end
@@ -188,29 +191,3 @@ def instant(seconds: float) -> str:
 def lifts(value: str) -> bool:
     """Tells whether a pin annotation says that there is no pin."""
     return value.strip().lower() in ("", "false")
-
-
-def pin_end(value: str, since: float) -> tuple[float, str]:
-    """
-    When a pin ends, and what is wrong with it.
-
-    Fail safe: what cannot be read pins like `true`, and the second value says how to mend it.
-
-    Args:
-        value: The annotation's value; see `lifts` for those that are no pin.
-        since: When the annotation was set, in seconds since 1970; durations count from there.
-
-    Returns:
-        The end in seconds since 1970, infinite for `true` (the caller applies the policy's cap),
-        and a sentence, empty if nothing is wrong.
-    """
-    said = value.strip()
-    if said.lower() == "true":
-        return math.inf, ""
-    end = end_of(said, since)
-    if end is not None:
-        return end, ""
-    return math.inf, (
-        f'the pin {value!r} is none of "true", a duration such as 4h, or an instant such as'
-        " 2026-01-31T18:00:00Z; it pins until it is corrected or removed"
-    )
