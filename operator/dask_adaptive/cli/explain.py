@@ -28,9 +28,11 @@ from dask_adaptive.cli.status_view import (
 from dask_adaptive.cli.why import Live, Stay, answer, holds
 from dask_adaptive.kube.api import BUDGETS, CONFIG_MAPS, DEPLOYMENTS, EVENTS, PODS
 from dask_adaptive.kube.objects import CLUSTER_LABEL, parse_pod
+from dask_adaptive.kube.shared_budgets import BudgetStatus
 from dask_adaptive.kube.status_json import history_name, history_of, merged
 from dask_adaptive.loop.status import HeldBy, Status
 from dask_adaptive.model.amounts import LAST, counted, format_bytes, instant
+from dask_adaptive.model.codec import encode, recover
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.plan import Decision
 from dask_adaptive.model.reason import Reason
@@ -246,21 +248,20 @@ def of_worker(name: str, live: Live, events: Sequence[Json], *, ends: bool) -> A
 
 def of_budget(budget: Json) -> Answer:
     """Put together who has what of an AdaptiveBudget."""
-    meta, status = budget["metadata"], budget.get("status") or {}
-    ready: Json = next((c for c in status.get("conditions") or () if c["type"] == "Ready"), {})
-    held = status.get("held") or {}
+    meta, status = budget["metadata"], recover(BudgetStatus, budget.get("status")) or BudgetStatus()
+    ready = next((c.message for c in status.conditions if c.type == "Ready"), "")
     facts = {
-        resource: f"{held.get(resource, '?')} of {limit}"
+        resource: f"{status.held.get(resource, '?')} of {limit}"
         for resource, limit in budget["spec"]["limits"].items()
     }
     rows = [
-        (g["namespace"], g["cluster"], g["name"], str(g["held"]), str(g["wanted"]),
-         str(g["allowed"]), g.get("waitingSince", ""))
-        for g in status.get("groups") or ()
+        (g.namespace, g.cluster, g.name, str(g.held), str(g.wanted), str(g.allowed),
+         encode(g).get("waitingSince", ""))
+        for g in status.groups
     ]  # fmt: skip
     columns = ("NAMESPACE", "CLUSTER", "GROUP", "HELD", "WANTED", "ALLOWED", "WAITING")
     name = "/".join(filter(None, (meta.get("namespace"), meta["name"])))
-    said = ready.get("message") or NOT_LOOKED
+    said = ready or NOT_LOOKED
     return Answer(f"AdaptiveBudget {name}", said, facts, (Section("groups", columns, rows),))
 
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import msgspec
 
@@ -15,11 +16,11 @@ from dask_adaptive.controller.metrics import Metrics
 from dask_adaptive.kube.api import BUDGETS, Json, KubeApi, KubeError, NotFound
 from dask_adaptive.kube.cache.world import World
 from dask_adaptive.kube.objects import BudgetObject, GroupObject, PolicyObject
-from dask_adaptive.kube.shared_budgets import budget_json, pools_of, read_budgets
-from dask_adaptive.kube.status_json import conditions_json
+from dask_adaptive.kube.shared_budgets import BudgetStatus, budget_status, pools_of, read_budgets
+from dask_adaptive.kube.status_json import merge_patch, stamped
 from dask_adaptive.loop.status import READY, Condition
-from dask_adaptive.model.amounts import instant
-from dask_adaptive.model.codec import InvalidPolicy
+from dask_adaptive.model.amounts import LAST, instant
+from dask_adaptive.model.codec import InvalidPolicy, encode, recover
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.plan import Claimed
 from dask_adaptive.model.policy import DEFAULT_CONTROLLER
@@ -59,7 +60,7 @@ class BudgetKeeper:
         self._told: dict[ClusterKey, Mapping[str, Claimed]] = {}
         self._divisions: dict[tuple[str, ...], Division] = {}  # by pool
         self._allowances: dict[Holder, Allowance] = {}
-        self._since: dict[str, dict[Holder, str]] = {}  # who waits, by uid of the budget
+        self._since: dict[str, dict[Holder, float]] = {}  # who waits, by uid of the budget
         #: By uid, as one made anew has no status; None: it could not be written.
         self._written: dict[str, tuple[float, Json | None]] = {}
         self._wrong: Mapping[str, InvalidPolicy] = {}
@@ -156,33 +157,33 @@ class BudgetKeeper:
             self._written[meta.uid] = (self._clock(), status)
 
     def _status(self, budget: BudgetObject, shared: tuple[Pool, Division] | None) -> Json:
-        before: Json = msgspec.json.decode(budget.status_json)
-        now, name = instant(self._wall_clock()), budget.title
-        # It is a merge patch: what is no more has to be named.
+        written: Json = msgspec.json.decode(budget.status_json)
+        before = recover(BudgetStatus, written) or BudgetStatus()
         if shared is None:
-            status: Json = dict.fromkeys(before.keys() - {"observedGeneration", "conditions"})
-            ready = Condition(READY, False, Reason.INVALID_SPEC, str(self._wrong.get(name)))
+            status = BudgetStatus()
+            why = str(self._wrong.get(budget.title))
+            ready = Condition(READY, False, Reason.INVALID_SPEC, why)
         else:
             pool, division = shared
-            since = self._waiting(budget.meta.uid, division, before, now)
-            status = budget_json(pool, division.rows, since)
-            status["held"] = dict.fromkeys(before.get("held") or ()) | status["held"]
+            status = budget_status(pool, division.rows, self._waiting(budget, division, before))
             ready = Condition(READY, True, Reason.RECONCILED, self._said(pool, division))
-        generation = budget.generation
-        rows = conditions_json([ready], before, generation=generation, now=now)
-        return {"observedGeneration": generation, **status, "conditions": rows}
+        generation, now = budget.generation, instant(self._wall_clock())
+        rows = stamped([ready], before.conditions, generation=generation, now=now)
+        new: Json = encode(replace(status, generation=generation, conditions=rows))
+        if shared is None:
+            new = {key: new[key] for key in ("observedGeneration", "conditions")}
+        patch: Json = merge_patch(written, new)
+        return patch
 
-    def _waiting(self, uid: str, division: Division, before: Json, now: str) -> dict[Holder, str]:
-        """Since when each that waits does, in the API's words: as an earlier process has told."""
-        told = {
-            Holder(ClusterKey(g["namespace"], g["cluster"]), g["name"]): g["waitingSince"]
-            for g in before.get("groups") or ()
-            if g.get("waitingSince")
-        }
-        known = self._since.get(uid) or told
+    def _waiting(
+        self, budget: BudgetObject, division: Division, before: BudgetStatus
+    ) -> dict[Holder, float]:
+        """Since when each that waits does, in seconds since 1970: as an earlier process told."""
+        told = {row.holder: row.waiting_since for row in before.groups if row.waiting_since <= LAST}
+        known, now = self._since.get(budget.meta.uid) or told, self._wall_clock()
         waiting = [row.holder for row in division.rows if row.waits]
-        self._since[uid] = {holder: known.get(holder, now) for holder in waiting}
-        return self._since[uid]
+        self._since[budget.meta.uid] = {holder: known.get(holder, now) for holder in waiting}
+        return self._since[budget.meta.uid]
 
     def _said(self, pool: Pool, division: Division) -> str:
         clusters = len({row.holder.cluster for row in division.rows})

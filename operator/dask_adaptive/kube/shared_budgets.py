@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated
 
 import msgspec
 
 from dask_adaptive.budget.adaptive_budget import WORKERS, AdaptiveBudget, parse_budget
 from dask_adaptive.budget.board import Holder, Holding, Pool, Row, amount
-from dask_adaptive.kube.api import Json
 from dask_adaptive.kube.cache.world import World
 from dask_adaptive.kube.objects import (
     BudgetObject,
@@ -21,9 +23,10 @@ from dask_adaptive.kube.objects import (
 )
 from dask_adaptive.kube.resource_quotas import QuotaObject, cost
 from dask_adaptive.kube.worker_pods import Shape
-from dask_adaptive.model.codec import InvalidPolicy
+from dask_adaptive.loop.status import Condition, Generation
+from dask_adaptive.model.codec import InvalidPolicy, Key, Listed
 from dask_adaptive.model.keys import ClusterKey
-from dask_adaptive.model.plan import Claimed
+from dask_adaptive.model.plan import Claimed, Instant
 
 #: What each group would have, as its cluster's loop has told; others stay as they are.
 Claims = Mapping[Holder, Claimed]
@@ -32,6 +35,49 @@ Claims = Mapping[Holder, Claimed]
 MAX_ROWS = 100
 
 _ONE = 1000  # thousandths
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetRow:
+    """One worker group that shares a budget."""
+
+    namespace: str
+    cluster: str
+    #: Name of the DaskWorkerGroup.
+    name: str
+    #: Workers that exist or are requested.
+    held: int = 0
+    #: Workers that it needs.
+    wanted: int = 0
+    #: Workers that it may have.
+    allowed: int = 0
+    #: Since when it has needed more than it may have.
+    waiting_since: Instant = math.inf
+
+    @property
+    def holder(self) -> Holder:
+        return Holder(ClusterKey(self.namespace, self.cluster), self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetStatus:
+    """The status of an AdaptiveBudget, declared as that of a policy is (`loop/status.py`)."""
+
+    #: The generation of the spec that was used.
+    generation: Annotated[Generation, Key("observedGeneration")] = 0
+    #: What all workers take together, by resource of the limits.
+    held: Mapping[str, str] = field(default_factory=dict)
+    #: Workers that exist or are requested.
+    held_workers: int = 0
+    #: Workers that the clusters need.
+    wanted_workers: int = 0
+    #: Worker groups that need more than they may have.
+    waiting: int = 0
+    #: Clusters that share it.
+    clusters: int = 0
+    #: Each worker group, those that wait first; at most 100.
+    groups: tuple[BudgetRow, ...] = ()
+    conditions: Annotated[tuple[Condition, ...], Listed(key="type")] = ()
 
 
 def read_budgets(
@@ -126,35 +172,29 @@ def _taken(resource: str, shape: Shape) -> float:
     return 1.0 if resource == WORKERS else cost(f"requests.{resource}", shape) / _ONE
 
 
-def budget_json(pool: Pool, rows: Sequence[Row], since: Mapping[Holder, str]) -> Json:
+def budget_status(pool: Pool, rows: Sequence[Row], since: Mapping[Holder, float]) -> BudgetStatus:
     """
     The status of a budget, but for its conditions.
 
     Args:
-        since: Since when those who wait do, in the words of the API.
+        since: Since when those who wait do, in seconds since 1970.
     """
     order = sorted(rows, key=lambda r: (not r.waits, -r.held, r.holder))
     sizes = {h.holder: h.size for h in pool.holdings}
-    held = {
-        name: amount(name, sum(sizes[r.holder][i] * r.held for r in rows))
-        for i, name in enumerate(pool.limits)
-    }
-    return {
-        "held": held,
-        "heldWorkers": sum(r.held for r in rows),
-        "wantedWorkers": sum(r.wanted for r in rows),
-        "waiting": sum(r.waits for r in rows),
-        "clusters": len({r.holder.cluster for r in rows}),
-        "groups": [
-            {
-                "namespace": row.holder.cluster.namespace,
-                "cluster": row.holder.cluster.name,
-                "name": row.holder.group,
-                "held": row.held,
-                "wanted": row.wanted,
-                "allowed": row.allowed,
-                **({"waitingSince": since[row.holder]} if row.holder in since else {}),
-            }
+    return BudgetStatus(
+        held={
+            name: amount(name, sum(sizes[r.holder][i] * r.held for r in rows))
+            for i, name in enumerate(pool.limits)
+        },
+        held_workers=sum(r.held for r in rows),
+        wanted_workers=sum(r.wanted for r in rows),
+        waiting=sum(r.waits for r in rows),
+        clusters=len({r.holder.cluster for r in rows}),
+        groups=tuple(
+            BudgetRow(
+                *row.holder.cluster, row.holder.group, row.held, row.wanted, row.allowed,
+                since.get(row.holder, math.inf),
+            )
             for row in order[:MAX_ROWS]
-        ],
-    }
+        ),
+    )  # fmt: skip

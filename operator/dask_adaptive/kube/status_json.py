@@ -36,15 +36,16 @@ def status_json(status: Status, *, before: Mapping[str, Any], now: str) -> Json:
         now: The instant that stamps what did.
     """
     old = read_status(before)
-    conditions = _stamped(status.conditions, old.conditions, generation=status.generation, now=now)
+    conditions = stamped(status.conditions, old.conditions, generation=status.generation, now=now)
     dated = replace(status, held_by=_dated(status.held_by, old.held_by, now), conditions=conditions)
-    written: Json = _instead(before, encode(dated))
-    return written
+    patch: Json = merge_patch(before, encode(dated))
+    return patch
 
 
 def unable_json(ready: Condition, *, generation: int, before: Mapping[str, Any], now: str) -> Json:
     """The same where no pass could be made. Other conditions stay those of an earlier spec."""
-    rows = conditions_json([ready], before, generation=generation, now=now)
+    old = read_status(before).conditions
+    rows = map(encode, stamped([ready], old, generation=generation, now=now))
     others = (c for c in before.get("conditions") or () if c.get("type") != ready.type)
     return {
         **before,
@@ -55,14 +56,15 @@ def unable_json(ready: Condition, *, generation: int, before: Mapping[str, Any],
     }
 
 
-def _instead(old: Any, new: Any) -> Any:
+def merge_patch(old: Any, new: Any) -> Any:
     """
     A merge patch adds to objects: what is not in the new one is null. It replaces anything else,
     such as the lists that 0.1.0 wrote.
     """
     if not (isinstance(old, Mapping) and isinstance(new, Mapping)):
         return new
-    return dict.fromkeys(old) | {key: _instead(old.get(key), value) for key, value in new.items()}
+    changed = {key: merge_patch(old.get(key), value) for key, value in new.items()}
+    return dict.fromkeys(old) | changed
 
 
 def _dated(rows: Iterable[HeldBy], before: Iterable[HeldBy], now: str) -> tuple[HeldBy, ...]:
@@ -75,7 +77,7 @@ def _dated(rows: Iterable[HeldBy], before: Iterable[HeldBy], now: str) -> tuple[
     )
 
 
-def _stamped(
+def stamped(
     conditions: Iterable[Condition], before: Iterable[Condition], *, generation: int, now: str
 ) -> tuple[Condition, ...]:
     """Conditions with their times; `lastTransitionTime` moves only with `status`."""
@@ -88,15 +90,6 @@ def _stamped(
         )
         for condition in conditions
     )
-
-
-def conditions_json(
-    conditions: Iterable[Condition], before: Mapping[str, Any], *, generation: int, now: str
-) -> list[Json]:
-    """The same as JSON, after the status as it stands."""
-    old = (recover(Condition, row) for row in before.get("conditions") or ())
-    rows = _stamped(conditions, filter(None, old), generation=generation, now=now)
-    return [encode(row) for row in rows]
 
 
 #: Of the ConfigMap's `data`.

@@ -47,9 +47,9 @@ class Condition:
     type: str
     status: Annotated[bool | None, _TRUE_FALSE]
     #: Why, in one word.
-    reason: str
+    reason: str = ""
     #: Why, in a sentence.
-    message: str
+    message: str = ""
     #: When status changed last.
     last_transition_time: str = field(default="", compare=False)
     #: The generation of the spec that the condition describes.
