@@ -1,94 +1,91 @@
-"""The agent in one scheduler: what it consists of, and its answers to the operator."""
+"""The agent in one scheduler: a plugin, and one method a message of `wire`."""
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable
 from time import monotonic
-from typing import TYPE_CHECKING, Any
-from uuid import uuid4
+from typing import Any
 
 import distributed
-from distributed.core import Status
+from distributed.diagnostics.plugin import SchedulerPlugin
+from distributed.scheduler import Scheduler, WorkerState
 
 from dask_adaptive_agent import __version__, wire
 from dask_adaptive_agent.answers import Answers
-from dask_adaptive_agent.demand.client_calls import ClientCalls
-from dask_adaptive_agent.demand.demand import DemandView
-from dask_adaptive_agent.demand.durations import Durations
 from dask_adaptive_agent.drain.drain import Drain, Terms
-from dask_adaptive_agent.drain.drains import Drains, UpstreamCalls, combined
-from dask_adaptive_agent.page.page import DashboardPage, Looks
-from dask_adaptive_agent.patching import Mismatch, Patch, Patches
-from dask_adaptive_agent.pins.pinned_workers import KnownWorkers, PinnedWorkers, WorkerFloors
+from dask_adaptive_agent.drain.drains import combined
+from dask_adaptive_agent.guard import guarded, logged
+from dask_adaptive_agent.page.dashboard import DashboardPage
+from dask_adaptive_agent.page.looks import Looks
+from dask_adaptive_agent.parts import Parts
 from dask_adaptive_agent.protocol.changes import Signs, Watch
-from dask_adaptive_agent.protocol.handlers import Parts, guarded
-from dask_adaptive_agent.protocol.operator_side import Notes, OperatorLease, OperatorPlans
-from dask_adaptive_agent.protocol.requests import AgentSettings, Malformed, Request, shown
-from dask_adaptive_agent.quotas.cordons import Cordons
-from dask_adaptive_agent.quotas.roster import Entry, Roster, SoleBytes
-from dask_adaptive_agent.quotas.worker_limits import WorkerLimits
-from dask_adaptive_agent.relief.registry import Reliefs, at_start
-from dask_adaptive_agent.relief.workers_to_close import WorkersToClose
-from dask_adaptive_agent.service.service import Service
-from dask_adaptive_agent.service.task_mover import StuckThreads
-from dask_adaptive_agent.shuffle.delay import ShuffleDelay
-from dask_adaptive_agent.shuffle.runs import Barriers, Shuffles
+from dask_adaptive_agent.protocol.requests import Malformed, Request, shown
+from dask_adaptive_agent.shuffle.runs import BARRIER
 from dask_adaptive_agent.text import group_of
-
-if TYPE_CHECKING:
-    from distributed.scheduler import Scheduler, WorkerState
+from dask_adaptive_agent.worker_side.worker_plugin import Lender
 
 logger = logging.getLogger(__name__)
 
 #: What Kubernetes gives a pod that says nothing, less what its end itself takes.
 LEAVE_MS = 25_000
 
-#: While a scheduler ends, nothing is done again.
-ENDING = (Status.closing, Status.closed, Status.failed)
+
+def install(scheduler: Scheduler, clock: Callable[[], float] = monotonic) -> Agent:
+    """
+    Start the agent in `scheduler`; call it on the scheduler's event loop.
+
+    Harmless when it runs already (preload and RPC may race). An agent of another version is taken
+    out first. When anything fails, the scheduler is left as it was.
+    """
+    running = _running(scheduler)
+    if running is not None:
+        is_whole = scheduler.plugins.get(Agent.name) is running
+        if is_whole and getattr(running, "version", None) == __version__:
+            return running  # type: ignore[no-any-return]
+        running.uninstall()
+    agent = Agent(scheduler, clock)
+    try:
+        agent.install()
+    except BaseException:
+        agent.uninstall()
+        raise
+    return agent
 
 
-class Agent:
-    """Everything the agent knows about one scheduler, and one method a message of `wire`."""
+def uninstall(scheduler: Scheduler) -> None:
+    """Stop the agent in `scheduler`, if there is one, and put everything back."""
+    running = _running(scheduler)
+    if running is not None:
+        running.uninstall()
+
+
+def _running(scheduler: Scheduler) -> Any:
+    """The agent that is there, if any: also one whose plugin was unregistered."""
+    handler = scheduler.handlers.get(wire.HELLO)
+    return scheduler.plugins.get(Agent.name) or getattr(handler, "plugin", None)
+
+
+class Agent(Parts, SchedulerPlugin):
+    """
+    Hears of what happens in its scheduler, and answers the operator; the parts decide.
+
+    `version` and `uninstall()` are what another version of this package relies on: never rename.
+    Upstream does not guard all calls of its plugins: no hook raises.
+    """
+
+    name = "dask-adaptive"
+    idempotent = True
+    version = __version__
 
     def __init__(self, scheduler: Scheduler, clock: Callable[[], float] = monotonic) -> None:
-        self.scheduler: Any = scheduler
-        self.clock = clock
-        self.session = uuid4().hex
-        self.patches = Patches(scheduler)
-        self.features: dict[str, list[Patch]] = {}
-        self.settings = AgentSettings(relief=at_start())
-        self.notes = Notes(clock)
-        self.parts = Parts()
-        self.roster = Roster(scheduler, clock)
-        self.sole = SoleBytes()
-        self.lease = OperatorLease(clock, lambda: self.settings.lease_s, self._lapse)
-        self.plans = OperatorPlans(clock)
-        self.limits = WorkerLimits(clock)
-        #: Tasks and results lost with workers, as in `wire.Snapshot.redone`.
-        self.redone = dict.fromkeys((wire.LOST, wire.FORCED, wire.ENDED), 0)
-        # Whoever holds workers, or wants some.
-        self.shuffles = Shuffles(self)
-        self.pins = PinnedWorkers(self)
-        self.known = KnownWorkers(self)
-        self.floors = WorkerFloors(self)
-        self.clients = ClientCalls(self)
-        # The ways out of service, which take workers over from each other.
-        self.service = Service(self)
-        self.durations = Durations(self)
-        self.cordons = Cordons(self)
-        self.drains = Drains(self)
-        self.upstream_calls = UpstreamCalls(self)
-        self.closing = WorkersToClose(self)
-        # What is told, and what is put off or taken off.
-        self.barriers = Barriers(self)
-        self.shuffle_wait = ShuffleDelay(self)
-        self.reliefs = Reliefs(self)
-        self.demand = DemandView(self)
-        self.stuck = StuckThreads(self)
+        super().__init__(scheduler, clock)
         self.answers = Answers(self)
         self.watch = Watch(self._signs)
         self.page = DashboardPage(scheduler, Looks(self))
+        self._handlers: dict[str, Any] = {}
+        self._lender = Lender(scheduler)
 
     def install(self) -> None:
         """
@@ -97,20 +94,61 @@ class Agent:
         Counters: put in later, runs and losses of before would be missing, and idle times be wrong.
         Calls that retire workers: one that has begun unseen would take away a worker that we drain.
         """
-        self._expect("counting", self.cordons.install)
-        self._expect("orders", self.upstream_calls.install)
-        self._expect("removals", lambda put: put.before_removals(self._removing))
-        if self.parts.section("shuffles", lambda: bool(self.shuffles.running()), True):
-            self.expect_holds()
+        self._handlers = {
+            name: self._while_in_place(handler) for name, handler in self.handlers().items()
+        }
+        self.scheduler.handlers.update(self._handlers)
+        self.expect("counting", "orders", "removals")
+        if self.guard.section("shuffles", lambda: bool(self.shuffles.running()), True):
+            self.expect("workers_to_close")
+        self.roster.sync()
+        self.barriers.start()
+        self.scheduler.add_plugin(self, name=self.name)
+        self.cordons.start()
+        self._lender.give()
+        self.reliefs.configure(self.settings.relief)
+        self.page.install()
 
-    def close(self, *, is_closing: bool) -> None:
+    def uninstall(self) -> None:
+        """Put everything back as it was; workers that drain go back to service."""
+        self._lender.take()
+        self._stop(is_closing=False)
+        if self.scheduler.plugins.get(self.name) is self:
+            self.scheduler.remove_plugin(name=self.name)
+        for name, handler in self._handlers.items():
+            if self.scheduler.handlers.get(name) is handler:
+                del self.scheduler.handlers[name]
+        self.patches.close()
+
+    def _stop(self, *, is_closing: bool) -> None:
         """Stop what runs by itself, and leave nothing in what schedulers of a process share."""
         self.watch.close()
         self.page.uninstall()
         self.shuffle_wait.close()
         self.reliefs.close()
-        self.cordons.close(is_closing=is_closing)  # first: nobody comes back to be stopped
+        self.cordons.close(is_closing=is_closing)  # first: nobody comes back to be cordoned
         self.drains.close(is_closing=is_closing)
+
+    def _while_in_place(self, handler: Any) -> Any:
+        """
+        The handler, but for a plugin that somebody has unregistered: that is not told to plugins.
+
+        It hears of nothing any more, so the first message takes the rest out; the answer is that of
+        a scheduler that has no such handler.
+        """
+
+        @functools.wraps(handler)
+        def answer(**request: Any) -> Any:
+            if self.scheduler.plugins.get(self.name) is self:
+                return handler(**request)
+            logger.warning("The plugin %s was unregistered: the agent goes, too", self.name)
+            self.uninstall()
+            return None
+
+        answer.plugin = self  # type: ignore[attr-defined]
+        return answer
+
+    # Messages.
 
     def handlers(self) -> dict[str, Callable[..., Any]]:
         """RPC handlers by the name of their message."""
@@ -141,8 +179,7 @@ class Agent:
         changes = self.settings.read(request)
         if changes:
             self.lease.begin()
-            self._expect("copies", self.drains.asked.install)
-            self._expect("addresses", self.known.install)
+            self.expect("copies", "addresses")
         self.settings.update(changes)
         self.reliefs.configure(self.settings.relief)
         self.shuffles.look()
@@ -158,8 +195,8 @@ class Agent:
         self.lease.check()
         if request.flag("renew", False):
             self.lease.renew()
-            self._expect("clients", self.clients.install)
-            self.parts.section("drains", self.drains.review, None)
+            self.expect("clients")
+            self.guard.section("drains", self.drains.review, None)
         self._look()
         if session != self.session:
             known = heard = 0
@@ -167,8 +204,8 @@ class Agent:
 
         def take() -> wire.Snapshot:
             self.roster.sync()
-            self.parts.section("addresses", self.known.refresh, None)
-            self.parts.section("cordons", self.cordons.review, None)
+            self.guard.section("addresses", self.known.refresh, None)
+            self.guard.section("cordons", self.cordons.review, None)
             return self.answers.snapshot(
                 known=known, heard=heard, target_s=target_s, meters=meters, demand=demand
             )
@@ -182,19 +219,19 @@ class Agent:
 
     def _look(self) -> None:
         """At what nobody tells us of."""
-        self.parts.section("stuck threads", self.stuck.look, None)
-        self.parts.section("data that clients send", self.clients.look, None)
+        self.guard.section("stuck threads", self.stuck.look, None)
+        self.guard.section("data that clients send", self.clients.look, None)
 
     def _signs(self) -> Signs | None:
         self._look()
-        return self.parts.section("signs", self.answers.signs, None)
+        return self.guard.section("signs", self.answers.signs, None)
 
     def pin(self, request: Request) -> wire.PinAnswer:
-        self.expect_holds()
+        self.expect("workers_to_close")
         return self.pins.pin(request)
 
     def retire(self, request: Request) -> Any:
-        asked = request.names()
+        names = request.names()
         busy_ok = request.flag("busy_ok", False)
         over_pins = frozenset(request.optional_names("over_pins") or ())
         if not over_pins <= {wire.MANUAL, wire.CLIENT}:
@@ -208,22 +245,22 @@ class Agent:
             over_pins=over_pins,
         )
         ends = request.one_of("ends", ("", wire.PROCESSES, wire.NAMES), "")
-        answer = self._each(asked, lambda ws: self.drains.retire(ws, terms, busy_ok=busy_ok))
+        answer = self._each(names, lambda ws: self.drains.retire(ws, terms, busy_ok=busy_ok))
         states = {one["state"] for one in answer["outcomes"]}
         if not ends or states & {wire.ACTIVE, wire.DRAINING}:
             return answer  # processes that share a pod end together
         if ends == wire.NAMES:
-            self.drains.call_off(asked, terms)
-        drained = [[self.drains.ongoing[w.address] for w in ws] for ws in self.roster.named(asked)]
-        return self._removed(dict(zip(asked, drained)))
+            self.drains.call_off(names, terms)
+        drained = [[self.drains.ongoing[w.address] for w in ws] for ws in self.roster.named(names)]
+        return self._removed(dict(zip(names, drained)))
 
     def cancel(self, request: Request) -> wire.RetireAnswer:
-        asked = request.names()
-        self.drains.welcome(asked)
-        return self._each(asked, self.drains.cancel)
+        names = request.names()
+        self.drains.welcome(names)
+        return self._each(names, self.drains.cancel)
 
     def leave(self, request: Request) -> wire.RetireAnswer:
-        self._expect("names", self.drains.free_names)
+        self.expect("names")
         terms = Terms(
             reason=request.text("reason", "its process ends"),
             left_s=request.millis("left_ms", LEAVE_MS) / 1000,
@@ -248,77 +285,70 @@ class Agent:
         self.plans.update(request)
         self.lease.begin()
 
-    def worker_joined(self, address: str) -> None:
-        ws = self.scheduler.workers[address]
+    # What a scheduler tells its plugins.
+
+    def valid_workers_downscaling(self, scheduler: Any, workers: list[Any]) -> list[Any]:
+        # Scheduler.workers_to_close does not guard its plugins; `free` answers an error with no
+        # worker at all.
+        return self.vetoes.free(workers)
+
+    def add_worker(self, scheduler: Scheduler, worker: str) -> None:
+        # Fail open: the next snapshot finds the worker, and counts its idle time from then.
+        with logged(logger, "Failed to note that worker %s has joined", worker):
+            self._lender.joined(worker)
+            self._joined(self.scheduler.workers[worker])
+
+    def _joined(self, ws: WorkerState) -> None:
         self.cordons.worker_joined(self.roster.of(ws) or self.roster.add(ws))
         self.plans.worker_joined(group_of(ws).stem)
         self.drains.worker_joined(ws)
         for drain in self.service.terminating().values():
             if drain.ws is not ws and str(drain.name) == str(ws.name):
-                # One that departs gives its name to another one: its pins stay with it.
+                # One that terminates gives its name to another one: its pins stay with it.
                 self.pins.leases.move(str(ws.name), drain.ws.address)
 
-    def client_left(self, client: str) -> None:
-        self.pins.leases.cut(client)
-        self.floors.leases.cut(client)
-        self.demand.quiet.client_left(client)
+    def remove_worker(self, scheduler: Scheduler, worker: str, **kwargs: Any) -> None:
+        # Fail closed: pins that stay end by themselves.
+        with logged(logger, "Failed to end the pins of worker %s, which has left", worker):
+            entry = self.roster.entries.get(worker)
+            if entry is not None:
+                self.pins.worker_left(entry.ws)
+        # Fail open: the next snapshot finds out.
+        with logged(logger, "Failed to note that worker %s has left", worker):
+            self.drains.worker_left(worker)
+            self.cordons.worker_left(worker)
+            self.roster.entries.pop(worker, None)
 
-    def offered(self, entries: dict[str, Entry]) -> list[WorkerState]:
-        """Those of the roster that `workers_to_close` lets go, all memory that stays counted."""
-        out = self.service.out_of_service()
-        staying = [entry.ws for address, entry in entries.items() if address not in out]
-        # Fail closed: nobody may go.
-        return self.parts.section("who may go", lambda: self.closing.offered(staying), [])
+    def update_graph(self, scheduler: Scheduler, *args: Any, **kwargs: Any) -> None:
+        # Called before the graph's tasks are assigned. Neither raises.
+        self.known.graph_added(kwargs.get("annotations") or {})
+        self.cordons.graph_added()
 
-    def free(self, workers: list[WorkerState]) -> list[WorkerState]:
-        """Those of `workers` that nothing holds; none while data come, or if that is not known."""
-        try:
-            if self.clients.is_sending:
-                return []
-            named = self.pins.leases.names()
-            for held in (self.service.out_of_service(), self.pins.in_shuffles()):
-                if held:
-                    workers = [ws for ws in workers if ws.address not in held]
-        except Exception:
-            # Fail closed.
-            logger.exception("Failed to read pins; holding all workers")
-            return []
-        if named:
-            workers = [
-                ws for ws in workers if ws.address not in named and str(ws.name) not in named
-            ]
-        return workers
+    def transition(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
+        # Cannot fail on what any release passes; Scheduler._transition guards it all the same.
+        # Five times a task: as few calls as there can be.
+        if finish != "waiting" != start:
+            if start == "memory" and key in self.vetoes.copies:
+                self.vetoes.copies.forget(key)
+        elif type(key) is str and key.startswith(BARRIER):
+            self.barriers.transition(key, start, finish)
 
-    def expect_leaving(self) -> None:
-        """To be called before a worker is cordoned, or drains."""
-        self._expect("gates", self.service.install)
-        self._expect("copies", self.drains.asked.install)
-        self.expect_holds()
+    def restart(self, scheduler: Scheduler) -> None:
+        # Scheduler.restart guards it; `restarts` cannot fail.
+        self.upstream_calls.restarts()
 
-    def expect_holds(self) -> None:
-        """To be called before something holds a worker, or takes it out of service."""
-        self._expect("workers_to_close", self.closing.install)
+    def remove_client(self, scheduler: Scheduler, client: str) -> None:
+        # Fail closed: its pins end by themselves, at their own time.
+        with logged(logger, "Failed to shorten the pins of client %s, which has left", client):
+            self.pins.leases.cut(client)
+            self.floors.leases.cut(client)
+            self.demand.client_left(client)
 
-    def _expect(self, name: str, install: Callable[[Patches], object]) -> None:
-        """
-        Have a feature from now on. Fails open: the scheduler does without it, as stock code does.
-        """
-        if name in self.features:
-            return
-        why = ""
-        try:
-            with self.patches.together() as self.features[name]:
-                install(self.patches)
-        except Mismatch as error:
-            why = str(error)
-        except Exception as error:
-            logger.exception("Failed to install %s", name)
-            why = f"{error!r:.200}"
-        if why:
-            logger.warning("%s is off, stock code serves: %s", name, why)
-            self.notes.add(wire.N_RELIEF_FAILED, f"{name} is off, stock code serves: {why}")
+    async def close(self) -> None:
+        with logged(logger, "Failed to stop the agent"):
+            self._stop(is_closing=True)
 
-    def _lapse(self) -> None:
+    def lapsed(self) -> None:
         """Nobody has renewed what the operator has said: the scheduler works as without it."""
         logger.info("No operator has renewed its lease: its settings no longer apply")
         self.limits.clear()
@@ -330,38 +360,10 @@ class Agent:
         self.reliefs.configure(self.settings.relief)
         self.shuffles.look()
 
-    def _removing(self, ws: WorkerState) -> bool:
-        """
-        A worker is about to be removed from the scheduler: count what has to be done again, and
-        tell whether its end was announced, or is our doing.
-        """
-        cause = self._cause(ws)
-        if self.scheduler.status in ENDING:
-            return cause != wire.LOST
-        only = [ts for ts in ws.has_what if len(ts.who_has or ()) == 1]
-        self.cordons.tasks_return([*ws.processing, *only])
-        lost = len(ws.processing) + sum([bool(ts.who_wants or ts.waiters) for ts in only])
-        self.redone[cause] += lost
-        return cause != wire.LOST
-
-    def _cause(self, ws: WorkerState) -> str:
-        """Why a worker that is removed now is gone."""
-        drain = self.drains.ongoing.get(ws.address)
-        is_over = ws.address in self.drains.outlived or self.cordons.has_ended(ws)
-        if is_over or (drain is not None and not drain.terms.is_refusable):
-            return wire.ENDED
-        return wire.FORCED if drain is not None and drain.is_forced else wire.LOST
-
-    def expect_shuffles(self) -> None:
-        """To be called when a P2P shuffle becomes known, before its first input is ready."""
-        self.expect_holds()
-        self._expect("shuffle_choice", self.shuffles.install)
-        self._expect("shuffle_wait", self.shuffle_wait.install)
-
     def _each(
-        self, asked: list[str], act: Callable[[WorkerState], wire.RetireOutcome]
+        self, names: list[str], act: Callable[[WorkerState], wire.RetireOutcome]
     ) -> wire.RetireAnswer:
-        named = zip(asked, self.roster.named(asked))
+        named = zip(names, self.roster.named(names))
         outcomes = [combined(name, [act(ws) for ws in workers]) for name, workers in named]
         return {"protocol": wire.PROTOCOL, "outcomes": outcomes}
 

@@ -1,30 +1,26 @@
-"""What the agent answers of one scheduler: its snapshot."""
+"""Takes the snapshot of one scheduler, and cheap signs of changes."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dask.config
 from distributed.core import Status
+from distributed.scheduler import WorkerState
 
 from dask_adaptive_agent import wire
-from dask_adaptive_agent.component import Component
+from dask_adaptive_agent.drain.drain import Drain
+from dask_adaptive_agent.guard import sendable, whole
+from dask_adaptive_agent.parts import Parts
+from dask_adaptive_agent.patching import Delegate
 from dask_adaptive_agent.protocol.changes import Signs
-from dask_adaptive_agent.protocol.handlers import sendable, whole
-from dask_adaptive_agent.quotas.roster import managed_bytes
-from dask_adaptive_agent.relief.workers_to_close import Delegate
+from dask_adaptive_agent.quotas.cordons import Cordons
+from dask_adaptive_agent.quotas.roster import Entry, managed_bytes
 from dask_adaptive_agent.service.service import SHORT
+from dask_adaptive_agent.shuffle.runs import Shuffles
 from dask_adaptive_agent.worker_side import lifetime
-
-if TYPE_CHECKING:
-    from distributed.scheduler import WorkerState
-
-    from dask_adaptive_agent.drain.drain import Drain
-    from dask_adaptive_agent.quotas.cordons import Cordons
-    from dask_adaptive_agent.quotas.roster import Entry
-    from dask_adaptive_agent.shuffle.runs import Shuffles
 
 STATUS_NUMBER = {
     Status[name]: number for number, name in enumerate(wire.STATUSES) if name != "other"
@@ -39,8 +35,11 @@ _ABSENT: Any = object()
 _IN_USE: wire.QuietPart = {"no_task_ms": 0, "no_client_ms": 0}
 
 
-class Answers(Component):
-    """Reads what one scheduler is at. Changes nothing."""
+class Answers:
+    """Reads the state of one scheduler. Changes nothing."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts = parts
 
     def snapshot(
         self, *, known: int, heard: int, target_s: float | None, meters: bool, demand: bool
@@ -50,26 +49,27 @@ class Answers(Component):
 
         Introductions start at `known`, notes behind `heard`; `target_s` None: as it is configured.
         """
-        agent = self.agent
-        entries, section, now = agent.roster.entries, agent.parts.section, agent.clock()
-        section("data of workers", lambda: agent.sole.refresh(entries.values()), None)
-        offered = agent.offered(entries)
+        of = self.parts
+        entries, section, now = of.roster.entries, of.guard.section, of.clock()
+        section("data of workers", of.roster.weigh, None)
+        offered = of.closing.offered()
         columns = self._columns(list(entries.values()), now)
         processing = sum(columns["processing"])
         actors = section("actors", lambda: [e.slot for e in entries.values() if e.ws.actors], None)
-        pins = section("pins", lambda: agent.pins.rows(entries), None)
-        wants = section("wants", lambda: agent.floors.rows() + agent.clients.rows(), None)
-        of = agent.drains
-        retirements = section("retirements", lambda: self._drains(of.retirements()), None)
-        departures = section("departures", lambda: self._drains(agent.service.terminating()), None)
+        pins = section("pins", lambda: of.pins.rows(entries), None)
+        wants = section("wants", lambda: of.floors.rows() + of.clients.rows(), None)
+        retirements = section("retirements", lambda: self._drains(of.drains.retirements()), None)
+        departures = section("departures", lambda: self._drains(of.service.terminating()), None)
+        # Not an import: only the relief knows whether it measures.
+        meter = getattr(of.reliefs.get("pickling"), "meter", None)
         # Fail closed: nobody may go while it is not known who must stay.
         is_known = None not in (actors, pins, wants, retirements, departures)
         return {
             "protocol": wire.PROTOCOL,
-            "session": agent.session,
+            "session": of.session,
             "now_ms": int(now * 1000),
-            "known": agent.roster.known,
-            "lapses": agent.lease.lapses,
+            "known": of.roster.known,
+            "lapses": of.lease.lapses,
             "introduced": self._introduction([e for e in entries.values() if e.slot >= known], now),
             "workers": columns,
             # Where nobody can tell how many are wanted, all that are there are.
@@ -77,45 +77,52 @@ class Answers(Component):
             "closable": [entries[ws.address].slot for ws in offered] if is_known else [],
             "actors": actors or [],
             "pins": pins or [],
-            "pins_expired": dict(agent.pins.leases.expired),
+            "pins_expired": of.pins.expired(),
             "retirements": retirements or [],
             "departures": departures or [],
-            "notes": agent.notes.since(heard),
-            "shuffles": section("shuffles", lambda: _shuffles(agent.shuffles), []),
-            "stops": section("stops", lambda: _stops(agent.cordons, entries), []),
-            "stuck": section("stuck threads", agent.stuck.rows, []),
+            "notes": of.notes.since(heard),
+            "shuffles": section("shuffles", lambda: _shuffles(of.shuffles), []),
+            "stops": section("stops", lambda: _cordons(of.cordons, entries), []),
+            "stuck": section("stuck threads", of.stuck.rows, []),
             "meters": section("meters", self._meters, None) if meters else None,
             "has_lifetimes": section(
                 "lifetimes",
                 lambda: any([lifetime.METRIC in e.ws.metrics for e in entries.values()]),
                 False,
             ),
-            "redone": dict(agent.redone),
-            "totals": self._totals(processing=processing),
-            "relief": section("relief", agent.reliefs.rows, []),
-            "config_in_force": section("config", lambda: in_force(agent.settings.config), None),
-            "demand": section("demand", agent.demand.answer, None) if demand else None,
+            "redone": dict(of.drains.redone),
+            "totals": {
+                "processing": processing,
+                "queued": len(of.scheduler.queued),
+                "unrunnable": len(of.scheduler.unrunnable),
+                "memory": section(
+                    "bytes of results",
+                    lambda: whole(sum([e.ws.nbytes for e in entries.values()])),
+                    0,
+                ),
+            },
+            "relief": section("relief", of.reliefs.rows, []),
+            "config_in_force": section("config", lambda: in_force(of.settings.config), None),
+            "demand": section("demand", of.demand.answer, None) if demand else None,
             "wants": wants or [],
-            "quiet": section(
-                "quiet", lambda: agent.demand.quiet.answer(processing=processing), _IN_USE
-            ),
-            "serialized": section("serialized", self._serialized, None),
+            "quiet": section("quiet", lambda: of.demand.idleness(processing=processing), _IN_USE),
+            "serialized": section("serialized", lambda: meter and meter.answer(), None),
         }
 
     def signs(self) -> Signs:
-        """What tells of changes, in the time that a few tasks take: with 5,000 workers 0.1 ms."""
-        agent = self.agent
-        scheduler, drains = agent.scheduler, agent.drains.ongoing
-        pins, wants = agent.pins.leases.revision(), agent.floors.leases.revision()
+        """Signs of changes, in the time that a few tasks take: with 5,000 workers 0.1 ms."""
+        of = self.parts
+        scheduler, drains = of.scheduler, of.drains.ongoing
+        pins, wants = of.pins.leases.revision(), of.floors.leases.revision()
         return Signs(
             events=(
                 frozenset(scheduler.running),
-                (len(scheduler.workers), agent.roster.known, len(scheduler.clients)),
-                (pins[0], wants[0], agent.lease.lapses, agent.notes.number),
-                [(run.run_id, len(run.participants)) for run in agent.pins.shuffles()],
+                (len(scheduler.workers), of.roster.known, len(scheduler.clients)),
+                (pins[0], wants[0], of.lease.lapses, of.notes.number),
+                [(run.run_id, len(run.participants)) for run in of.pins.shuffles()],
                 [(address, its.phase, its.is_forced, its.terms) for address, its in drains.items()],
-                frozenset(agent.cordons.ongoing),
-                (agent.stuck.threads, agent.clients.is_sending, len(agent.clients.rows())),
+                frozenset(of.cordons.ongoing),
+                (of.stuck.threads, of.clients.is_sending, len(of.clients.rows())),
             ),
             load=(len(scheduler.tasks), len(scheduler.queued), len(scheduler.unrunnable)),
             activity=(scheduler.transition_counter, pins[1], wants[1]),
@@ -123,7 +130,7 @@ class Answers(Component):
         )
 
     def _drains(self, ongoing: Mapping[str, Drain]) -> list[Any]:
-        entries = self.agent.roster.entries
+        entries = self.parts.roster.entries
         return [
             {
                 "slot": entries[address].slot,
@@ -139,10 +146,10 @@ class Answers(Component):
 
     def _introduction(self, entries: list[Entry], now: float) -> wire.Introduction:
         def name(ws: WorkerState) -> str:
-            return self.agent.parts.section("names", lambda: str(ws.name), ws.address)
+            return self.parts.guard.section("names", lambda: str(ws.name), ws.address)
 
         names = [name(entry.ws) for entry in entries]
-        column = self.agent.parts.column
+        column = self.parts.guard.column
         return {
             "slot": [e.slot for e in entries],
             "name": names,
@@ -171,7 +178,7 @@ class Answers(Component):
             else:
                 # Such that the instant is the same in each snapshot.
                 idle_ms.append(now_ms - int(entry.active_at * 1000))
-        column = self.agent.parts.column
+        column = self.parts.guard.column
         return {
             "slot": [e.slot for e in entries],
             "status": status,
@@ -188,11 +195,11 @@ class Answers(Component):
         The stock method runs on a stand-in, so each release keeps its own rule; it asks for
         workers_to_close(), which is `offered` already.
         """
-        scheduler: Any = self.agent.scheduler
-        workers = {address: entry.ws for address, entry in self.agent.roster.entries.items()}
+        scheduler: Any = self.parts.scheduler
+        workers = {address: entry.ws for address, entry in self.parts.roster.entries.items()}
         # A plain dict also saves milliseconds: the scheduler's own is sorted, and slow to walk.
         overrides: dict[str, Any] = {"workers_to_close": lambda: offered, "workers": workers}
-        leaving = self.agent.service.out_of_service()
+        leaving = self.parts.service.out_of_service()
         if leaving:
             leaving_s = sum([workers[a].occupancy for a in leaving if a in workers])
             overrides["workers"] = {a: ws for a, ws in workers.items() if a not in leaving}
@@ -200,52 +207,36 @@ class Answers(Component):
         return whole(type(scheduler).adaptive_target(Delegate(scheduler, **overrides), duration_s))
 
     def _meters(self) -> wire.Meters:
-        agent = self.agent
-        cordons, entries = agent.cordons, agent.roster.entries
+        of = self.parts
+        cordons, entries = of.cordons, of.roster.entries
         short = [
             entries[address].slot
             for address, cordon in cordons.ongoing.items()
             if cordon.why.kind == SHORT and address in entries
         ]
         every = list(entries.values())
-        parts = agent.parts
+        guard = of.guard
         return {
             "runs": [e.runs for e in every],
-            "failures": [0 if e.record is None else agent.cordons.n_failures(e) for e in every],
-            "managed": parts.column("managed memory", every, lambda e: managed_bytes(e.ws)),
+            "failures": [0 if e.record is None else of.cordons.n_failures(e) for e in every],
+            "managed": guard.column("managed memory", every, lambda e: managed_bytes(e.ws)),
             "matched": [
                 (e.slot, e.record.match.text) for e in every if e.record and e.record.match
             ],
-            "lifetimes": parts.rows(
+            "lifetimes": guard.rows(
                 "lifetimes",
                 [e for e in every if lifetime.METRIC in e.ws.metrics],
                 lambda e: (e.slot, whole(lifetime.left_s(e.ws) * 1000)),
             ),
             "too_short": short,
-            "held": len(agent.scheduler.queued) + len(agent.scheduler.unrunnable) if short else 0,
-            "expected_ms": parts.section(
+            "held": len(of.scheduler.queued) + len(of.scheduler.unrunnable) if short else 0,
+            "expected_ms": guard.section(
                 "expected", lambda: whole(cordons.deadlines.expected_s() * 1000), 0
             ),
         }
 
-    def _serialized(self) -> wire.SerializedPart | None:
-        # Not an import: only the relief knows whether it measures.
-        meter = getattr(self.agent.reliefs.get("pickling"), "meter", None)
-        return None if meter is None else meter.answer()
 
-    def _totals(self, *, processing: int) -> wire.Totals:
-        scheduler, entries = self.agent.scheduler, self.agent.roster.entries
-        return {
-            "processing": processing,
-            "queued": len(scheduler.queued),
-            "unrunnable": len(scheduler.unrunnable),
-            "memory": self.agent.parts.section(
-                "bytes of results", lambda: whole(sum([e.ws.nbytes for e in entries.values()])), 0
-            ),
-        }
-
-
-def _stops(cordons: Cordons, entries: dict[str, Entry]) -> list[wire.StopRow]:
+def _cordons(cordons: Cordons, entries: dict[str, Entry]) -> list[wire.CordonRow]:
     return [
         {"slot": entries[address].slot, "kind": cordon.why.kind, "message": cordon.why.message}
         for address, cordon in cordons.ongoing.items()
@@ -269,19 +260,16 @@ def in_force(wanted: Mapping[str, Any]) -> dict[str, Any]:
     Where a wanted value is a mapping, the names in it have dots, and only those are looked up.
     """
     found = {}
+    renamed: Mapping[str, Any] = dask.config.deprecations
     for key, value in wanted.items():
-        running = dask.config.get(_new_name(key), _ABSENT)
+        # The name under which this release has the key (dask.config.check_deprecations).
+        name = renamed.get(key.replace("_", "-")) or renamed.get(key) or key
+        running = dask.config.get(name, _ABSENT)
         if running is not _ABSENT:
             plain = sendable(_value(running, value))
             text = repr(plain)
             found[key] = plain if len(text) <= LONGEST else text[:LONGEST]
     return found
-
-
-def _new_name(key: str) -> str:
-    """The name under which this release has the key (dask.config.check_deprecations)."""
-    renamed: Mapping[str, Any] = dask.config.deprecations
-    return renamed.get(key.replace("_", "-")) or renamed.get(key) or key
 
 
 def _value(running: Any, wanted: Any) -> Any:

@@ -26,13 +26,12 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import MethodType, ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from weakref import WeakSet
 
-from dask_adaptive_agent.component import logged
+from distributed.scheduler import Scheduler, WorkerState
 
-if TYPE_CHECKING:
-    from distributed.scheduler import Scheduler, WorkerState
+from dask_adaptive_agent.guard import logged
 
 logger = logging.getLogger(__name__)
 
@@ -334,7 +333,7 @@ class _Layer:
 
 
 def _signature(call: Any) -> inspect.Signature:
-    """As servers see it. Python 3.9 looks for it behind a bound method, too, and finds `self`."""
+    """The signature that servers see; Python 3.9 finds `self` behind a bound method."""
     bare = inspect.unwrap(
         call, stop=lambda one: isinstance(one, MethodType) or hasattr(one, "__signature__")
     )
@@ -370,12 +369,12 @@ class _Shared:
 
     @property
     def is_called(self) -> bool:
-        """As far as can be known: what somebody has put over ours may call ours or not."""
+        """True as far as is known: what somebody has put over ours may call ours or not."""
         return self._ours is not _ABSENT and self._place.read() is self._ours
 
     @property
     def stock(self) -> Any:
-        """As it is in the class: a function or a descriptor."""
+        """The function or descriptor in the class."""
         there = self._place.read() if self._ours is _ABSENT else self._before
         if there is _ABSENT:
             raise Mismatch(f"{self._place.owner!r:.80} has no {self._place.name} of its own")
@@ -394,6 +393,22 @@ class _Shared:
             if self.is_called:
                 self._place.write(self._before)
             self._before = self._ours = _ABSENT
+
+
+class Delegate:
+    """Stands for a scheduler in one of its own methods: what is not set here is the scheduler's."""
+
+    def __init__(self, scheduler: Scheduler, **overrides: Any) -> None:
+        self.__dict__.update(overrides)
+        self.__dict__["_scheduler"] = scheduler
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        # `super()` in one of its methods asks for it.
+        return type(self.__dict__["_scheduler"])
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_scheduler"], name)
 
 
 def _takes(*fields: str) -> Callable[[Any, Any], None]:

@@ -21,7 +21,7 @@ async def dask_setup(scheduler: Any) -> None:
         from distributed import Scheduler
 
         if isinstance(scheduler, Scheduler):
-            from dask_adaptive_agent.loading.attach import install
+            from dask_adaptive_agent.agent import install
 
             install(scheduler)
     except Exception:

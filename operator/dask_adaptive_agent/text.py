@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from distributed.scheduler import WorkerState
+from distributed.scheduler import WorkerState
 
 #: `dask worker --nworkers` names its processes so, after their common name.
 PROCESS = re.compile(r"-\d{1,3}\Z")

@@ -59,7 +59,7 @@ MOST_PINS_OF_OWNER, MOST_PINS = 20_000, 100_000
 #: Codes of `ErrorAnswer`. `refused`: the request makes sense, and the policy does not allow it.
 E_PROTOCOL, E_INVALID, E_REFUSED, E_INTERNAL = "protocol", "invalid", "refused", "internal"
 
-#: Why a worker is stopped: it was given its last task (`LimitRequest`).
+#: Why a worker is cordoned: it was given its last task (`LimitRequest`).
 S_TASKS, S_FAILURES, S_PATTERN = "tasks", "failures", "pattern"
 
 #: Why work had to be done again (`Snapshot.redone`): a worker was lost without a word; a retirement
@@ -212,8 +212,8 @@ class Meters(TypedDict):
     expected_ms: int  # how long the longest of the tasks that wait or run is expected to take
 
 
-class StopRow(TypedDict):
-    """A worker that gets no more tasks because of a limit; what it has it runs to the end."""
+class CordonRow(TypedDict):
+    """A worker that is cordoned because of a limit; what it has it runs to the end."""
 
     slot: int
     kind: str  # S_TASKS | S_FAILURES | S_PATTERN
@@ -238,12 +238,12 @@ class Introduced(TypedDict):
 
 
 class Introduction(Introduced, total=False):
-    """What does not change about the workers that are new to the caller; parallel lists."""
+    """Constant facts of the workers that are new to the caller; parallel lists."""
 
     joined_ms: list[int]  # since it joined; -1: it was there before the agent
 
 
-class Claim(TypedDict):
+class BasePinRow(TypedDict):
     """A `PinRow` as every agent sends it."""
 
     source: str  # SHUFFLE | MANUAL | CLIENT
@@ -253,7 +253,7 @@ class Claim(TypedDict):
     slots: list[int]
 
 
-class PinRow(Claim, total=False):
+class PinRow(BasePinRow, total=False):
     """One claim on one or more workers."""
 
     latest_ms: int  # until it ends however often it is renewed; `left_ms` where nobody renews it
@@ -271,7 +271,7 @@ class RetirementRow(TypedDict):
     message: str  # what it is waiting for, in words
 
 
-class DepartureRow(RetirementRow):
+class TerminatingRow(RetirementRow):
     """
     One worker whose process is about to end, by whoever's decision (`leave`, or `--lifetime`).
 
@@ -319,7 +319,7 @@ class SerializedRow(TypedDict):
 
 
 class SerializedPart(TypedDict):
-    """What serializing tasks has cost since the agent started."""
+    """The cost of serializing tasks since the agent started."""
 
     calls: int
     us: int
@@ -350,10 +350,10 @@ class Snapshot(Message):
     pins: list[PinRow]
     pins_expired: dict[str, int]  # by source: pins that ended by their time limit, this session
     retirements: list[RetirementRow]
-    departures: list[DepartureRow]
+    departures: list[TerminatingRow]
     notes: list[NoteRow]  # with a number above the request's `heard`
     shuffles: list[ShuffleRow]
-    stops: list[StopRow]  # not those that are retired or depart by now
+    stops: list[CordonRow]  # not those that are retired or terminate by now
     stuck: list[StuckRow]
     meters: Meters | None  # None: not asked for
     has_lifetimes: bool  # some worker ends by Dask's own --lifetime: `Meters` says when
@@ -546,20 +546,20 @@ class LimitProfile(TypedDict, total=False):
     patterns: list[str]  # globs (* and ?) of repr(exception): stop at once; 32 of 256 characters
     fresh_ms: int  # how long a new worker lives; -1: no end (default)
     floor_ms: int  # no task is expected to take less; default 0
-    runs: int  # of a worker that is not named, as `others`; 0: never stopped for them (default)
+    runs: int  # of a worker that is not named, as `others`; 0: never cordoned for them (default)
     group: str  # whose workers these are: they have the stops of that group
 
 
 class LimitRequest(Message, total=False):
     """
     How long each worker may go on. Level-based: who is not named has no limit any more (but for
-    `others`), and who was stopped and is not at a limit now is back in service.
+    `others`), and who was cordoned and is not at a limit now is back in service.
 
-    A worker at a limit is stopped: it gets no new task (excepted what is bound to it, or wants a
+    A worker at a limit is cordoned: it gets no new task (excepted what is bound to it, or wants a
     resource that nobody else in service has), runs what it has, and keeps its data; where nobody is
-    in service, it takes that of others who leave. Never more than `stops` at once (who was stopped,
-    and is retired, departs or is lost, counts until the next request), never a pinned one. Retiring
-    a stopped worker goes on from there.
+    in service, it takes that of others who leave. Never more than `stops` at once (who was
+    cordoned, and is retired, terminates or is lost, counts until the next request), never a pinned
+    one. Retiring a cordoned worker goes on from there.
 
     With `exact`, `runs` counts what is assigned too, and neither `stops` nor pins count: not one
     run more is made, what is bound to the worker included, though the cluster stands still until
@@ -583,7 +583,7 @@ class LimitRequest(Message, total=False):
     left_ms: list[int]  # parallel: until its end; 0: that has passed; -1: none known
     profile: list[int]  # parallel: index into `profiles`
     profiles: list[LimitProfile]
-    stops: int  # workers that may be stopped at once
+    stops: int  # workers that may be cordoned at once
     group_stops: dict[str, int]  # the same, of each group; of one that is not named: `stops`
     others: int  # profile of workers that are not named; -1 (default): they have no limit
 

@@ -24,7 +24,7 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 from measuring import Row, no_collections, options, show, spread
 
 from dask_adaptive_agent import wire
-from dask_adaptive_agent.loading.attach import install, uninstall
+from dask_adaptive_agent.agent import install, uninstall
 from support.relief_driven import Driven, alone
 
 PATTERNS = ["CUDA error", "Bus error", "No space left", r"out of memory$", r"(?i)ecc \w+"]

@@ -23,8 +23,8 @@ from distributed.protocol import dumps
 from measuring import Row, milliseconds, options, show
 
 from dask_adaptive_agent import wire
+from dask_adaptive_agent.agent import install
 from dask_adaptive_agent.demand import demand
-from dask_adaptive_agent.loading.attach import install
 from support.agent_fakes import clear_workers, crowd, fake_worker, give_task
 from support.relief_driven import alone
 

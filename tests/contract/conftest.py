@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from distributed import Client, Scheduler, Worker
 
-from dask_adaptive_agent.loading.attach import install
+from dask_adaptive_agent.agent import install
 from support.agent_pins import Sync, sync_cluster
 from support.agent_quota import BEFORE
 from support.agent_work import RUNS, until

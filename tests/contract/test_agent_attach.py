@@ -20,10 +20,9 @@ from distributed import Event, Scheduler, Worker
 from distributed.core import Status, rpc
 from distributed.utils_test import gen_cluster
 
-from dask_adaptive_agent import __version__, preload, wire
-from dask_adaptive_agent.loading import importer
-from dask_adaptive_agent.loading.attach import install, uninstall
-from dask_adaptive_agent.loading.importer import render, sources
+from dask_adaptive_agent import __version__, importer, preload, wire
+from dask_adaptive_agent.agent import install, uninstall
+from dask_adaptive_agent.importer import render, sources
 from dask_adaptive_agent.worker_side.worker_plugin import (
     IN_WORKERS,
     LENT,
@@ -232,7 +231,7 @@ def test_the_agent_imports_nothing_but_distributed_and_the_standard_library() ->
     absent = "'dask_adaptive', 'kopf', 'kubernetes', 'aiohttp', 'rich', 'prometheus_client'"
     code = (
         f"import sys; sys.modules.update({{m: None for m in ({absent})}});"
-        "import dask_adaptive_agent.loading.attach, dask_adaptive_agent.preload"
+        "import dask_adaptive_agent.agent, dask_adaptive_agent.preload"
     )
     path = {**os.environ, "PYTHONPATH": str(ROOT / "operator")}
     subprocess.run([sys.executable, "-c", code], check=True, env=path)
@@ -387,7 +386,7 @@ async def test_workers_that_share_a_process_share_it(c, s, a, b) -> None:
     uninstall(s)
     await until(lambda: NAME not in b.plugins)
     assert [] == lenders()
-    assert importer is sys.modules["dask_adaptive_agent.loading.importer"]
+    assert importer is sys.modules["dask_adaptive_agent.importer"]
 
 
 def test_it_is_small_and_made_of_builtins() -> None:

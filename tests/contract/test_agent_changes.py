@@ -18,8 +18,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from dask_adaptive_agent import wire
+from dask_adaptive_agent.agent import install, uninstall
 from dask_adaptive_agent.demand import durations
-from dask_adaptive_agent.loading.attach import install, uninstall
 from dask_adaptive_agent.protocol.changes import GAP_S
 from support.agent_cluster import Clock, clear_shared, with_agent
 from support.agent_fakes import clear_workers, fake_worker, give_result, give_task, shuffle_state
@@ -171,7 +171,7 @@ async def test_an_answer_has_only_those_workers_that_changed(c, s, a, *rest) -> 
 
 def agent_slot(s: Any, worker: Any) -> int:
     plugin = s.plugins["dask-adaptive"]
-    return int(plugin.agent.roster.entries[worker.address].slot)
+    return int(plugin.roster.entries[worker.address].slot)
 
 
 @with_agent(2)

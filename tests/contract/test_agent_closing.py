@@ -16,10 +16,10 @@ from distributed.core import Status, rpc
 from distributed.diagnostics.plugin import SchedulerPlugin
 
 from dask_adaptive_agent import wire
-from dask_adaptive_agent.loading.attach import install, uninstall
+from dask_adaptive_agent.agent import install, uninstall
+from dask_adaptive_agent.patching import Delegate
 from dask_adaptive_agent.quotas import roster
-from dask_adaptive_agent.quotas.roster import SoleBytes
-from dask_adaptive_agent.relief.workers_to_close import HAS_HOOK, Delegate
+from dask_adaptive_agent.service.vetoes import HAS_HOOK
 from support.agent_fakes import clear_workers, fake_worker, give_result, give_task
 
 #: One of each kind of question; `key` is `attrgetter("host")`, plain or as it comes over the wire.
@@ -42,7 +42,7 @@ REQUESTS: tuple[dict[str, Any], ...] = (
 async def s() -> AsyncIterator[Any]:
     """A scheduler with the agent, whose workers exist in its books only."""
     async with Scheduler(port=0, dashboard=False, host="127.0.0.1") as scheduler:
-        install(scheduler).expect_holds()
+        install(scheduler).expect("workers_to_close")
         yield scheduler
         clear_workers(scheduler)
 
@@ -59,6 +59,12 @@ def fill(s: Any, dice: random.Random) -> list[Any]:
             if dice.random() < 0.1:
                 ws.long_running.add(ts)
     return [ws for ws in s.workers.values() if not ws.long_running]
+
+
+def offered(agent: Any) -> list[Any]:
+    """Whoever may go, as the operator is told."""
+    agent.roster.sync()
+    return agent.closing.offered()  # type: ignore[no-any-return]
 
 
 def stock_answer(s: Any, valid: list[Any], gone: set[str], request: dict[str, Any]) -> list[Any]:
@@ -160,7 +166,7 @@ async def test_nobody_may_go_when_another_plugin_raises(s, agent) -> None:
     s.add_plugin(Broken(), name="broken")
 
     assert [] == s.workers_to_close(n=2)
-    assert [] == agent.offered(agent.roster.sync())
+    assert [] == offered(agent)
 
 
 async def test_nobody_may_go_when_nothing_can_be_known(s) -> None:
@@ -176,9 +182,9 @@ async def test_nobody_may_go_when_shuffles_cannot_be_read(s, agent) -> None:
     agent.shuffles._states()["x"] = object()
 
     assert [] == s.workers_to_close(n=1)
-    assert [] == agent.offered(agent.roster.sync())
+    assert [] == offered(agent)
     del agent.shuffles._states()["x"]
-    assert [ws] == agent.offered(agent.roster.sync())
+    assert [ws] == offered(agent)
 
 
 async def test_a_pickled_key_is_not_read_where_pickle_is_forbidden(s) -> None:
@@ -200,7 +206,7 @@ async def test_the_memory_of_a_pinned_worker_counts(s, agent) -> None:
     agent.pins.leases.pin([str(pinned.name)], source=wire.MANUAL, owner="x", reason="", ttl_s=60)
 
     assert [] == s.workers_to_close()
-    assert [free] == agent.offered(agent.roster.sync())
+    assert [free] == offered(agent)
 
 
 class Future(Scheduler):
@@ -225,10 +231,10 @@ async def test_what_is_offered_is_what_the_method_says(s, agent) -> None:
         if any(ws.long_running for ws in s.workers.values()):
             continue  # their memory counts for us
         named = [s.workers[address] for address in s.workers_to_close()]
-        offered = agent.offered(agent.roster.sync())
+        free = offered(agent)
         if len({ws.memory_limit for ws in s.workers.values()}) < 2:
-            assert [ws.nbytes for ws in named] == [ws.nbytes for ws in offered]
-        assert not [ws for ws in offered if ws.processing]
+            assert [ws.nbytes for ws in named] == [ws.nbytes for ws in free]
+        assert not [ws for ws in free if ws.processing]
 
 
 class Choosy(Scheduler):
@@ -306,13 +312,12 @@ async def test_in_a_large_cluster_each_has_its_turn_and_none_seems_too_cheap(
         give_result(s, ws, 1)
     entries = list(agent.roster.sync().values())
     monkeypatch.setattr(roster, "BUDGET", 4)
-    budgeted = SoleBytes()
     for i, ts in enumerate(shared):  # each result on its neighbour, too
         copy_to(s, ts, workers[(i + 1) % 6])
 
     rounds = []
     for _ in range(12):
-        budgeted.refresh(entries)
+        agent.roster.weigh()
         rounds.append([entry.sole_bytes for entry in entries])
 
     assert all(figure in (1, 201) for figures in rounds for figure in figures)

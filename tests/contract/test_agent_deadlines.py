@@ -15,7 +15,7 @@ from distributed.utils_test import gen_cluster
 from distributed.worker import get_worker
 
 from dask_adaptive_agent import wire
-from dask_adaptive_agent.loading.attach import install, uninstall
+from dask_adaptive_agent.agent import install, uninstall
 from support.agent_cluster import with_agent
 from support.agent_fakes import fake_worker
 from support.agent_quota import limit, limit_ends, meters, notes

@@ -308,15 +308,15 @@ async def test_many_prefixes_are_added_up(c, s, a) -> None:
 @ON_ONE
 async def test_work_that_comes_again_and_again_is_noted(c, s, a, agent, is_queue) -> None:
     clock = [100.0]
-    incoming = agent.demand._arrivals
+    incoming = agent.demand
     incoming.clock = lambda: clock[0]
 
     def look() -> tuple[float, float, float]:
-        incoming.look(lambda _: 1.0, is_queue=is_queue)
+        incoming._count_arrivals(lambda _: 1.0, is_queue=is_queue)
         return coming()
 
     def coming() -> tuple[float, float, float]:
-        return tuple(incoming.batches.coming(clock[0]))
+        return tuple(incoming._batches.coming(clock[0]))
 
     look()
     for k in range(4):
@@ -338,7 +338,7 @@ async def test_work_that_comes_again_and_again_is_noted(c, s, a, agent, is_queue
 @with_agent(1, client=False)
 async def test_a_cluster_is_quiet_since_its_last_task_and_client(s, a, agent) -> None:
     clock = [0.0]
-    quiet = agent.demand.quiet
+    quiet = agent.demand
     quiet.clock = lambda: clock[0]
     quiet._task_at = quiet._client_at = 0.0
 

@@ -18,8 +18,8 @@ from distributed.core import Status
 from distributed.utils_test import gen_cluster
 
 from dask_adaptive_agent import wire
+from dask_adaptive_agent.agent import install
 from dask_adaptive_agent.drain.drain import Phase
-from dask_adaptive_agent.loading.attach import install
 from support.agent_cluster import Clock
 from support.agent_quota import limit
 from support.agent_work import ask, leave, nobody_fetches_from, slow, until

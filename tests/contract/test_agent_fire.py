@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from distributed.utils_test import gen_cluster
 
-from dask_adaptive_agent.loading.attach import install
+from dask_adaptive_agent.agent import install
 from support.agent_work import count_runs, tally
 from support.fire import EVERYTHING, HARMLESS, RESTARTS_SHUFFLES, Fire, Graph, nothing_breaks
 

@@ -241,7 +241,7 @@ async def test_an_agent_that_comes_and_goes(tmp_path: Path, option: str) -> None
     """Attached to a scheduler whose workers run already."""
     text = (
         f"import sys; sys.path.insert(0, {str(OPERATOR)!r})\n"
-        "from dask_adaptive_agent.loading.attach import install, uninstall\n"
+        "from dask_adaptive_agent.agent import install, uninstall\n"
     )
 
     async def do(client: Client, what: str) -> None:
@@ -382,7 +382,7 @@ def main():
     cluster = LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None)
     client = Client(cluster)
     def attach(dask_scheduler):
-        from dask_adaptive_agent.loading.attach import install
+        from dask_adaptive_agent.agent import install
         install(dask_scheduler)
     client.run_on_scheduler(attach)
     client.wait_for_workers(1)

@@ -11,8 +11,8 @@ from distributed import Worker, wait
 from distributed.core import Status
 
 from dask_adaptive_agent import wire
+from dask_adaptive_agent.agent import uninstall
 from dask_adaptive_agent.drain import drain
-from dask_adaptive_agent.loading.attach import uninstall
 from dask_adaptive_agent.service import data_copier
 from support.agent_cluster import with_agent
 from support.agent_work import (
@@ -370,7 +370,7 @@ async def on(c: Any, name: Any) -> str:
 
 def meant(s: Any, name: str) -> list[str]:
     """Addresses of those whom our own messages mean by a name."""
-    (workers,) = s.plugins["dask-adaptive"].agent.roster.named([name])
+    (workers,) = s.plugins["dask-adaptive"].roster.named([name])
     return [ws.address for ws in workers]
 
 

@@ -12,7 +12,7 @@ from distributed.core import Status
 from distributed.utils_test import gen_cluster
 
 from dask_adaptive_agent import wire
-from dask_adaptive_agent.loading.attach import install, uninstall
+from dask_adaptive_agent.agent import install, uninstall
 from dask_adaptive_agent.quotas.deadlines import LOOK_S
 from dask_adaptive_agent.worker_side import lifetime
 from support.agent_cluster import with_agent, with_lifetimes

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dask_adaptive_agent import wire
-from dask_adaptive_agent.loading.attach import install
+from dask_adaptive_agent.agent import install
 from support.agent_cluster import with_agent
 from support.agent_fakes import clear_workers, fake_worker, give_result, give_task
 from support.agent_work import ask
@@ -220,7 +220,7 @@ async def test_nobody_may_go_while_it_is_not_known_who_must_stay(s, a, b, agent,
 @with_agent(client=False)
 async def test_what_fails_is_logged_once(s, a, b) -> None:
     s.workers[a.address].metrics["memory"] = NAN
-    with captured_logger("dask_adaptive_agent.protocol.handlers") as log:
+    with captured_logger("dask_adaptive_agent.guard") as log:
         for _ in range(3):
             await ask(s, wire.OBSERVE)
 

@@ -13,8 +13,8 @@ from distributed.core import Status, rpc
 from distributed.utils_test import gen_cluster
 
 from dask_adaptive_agent import wire
+from dask_adaptive_agent.agent import install, uninstall
 from dask_adaptive_agent.drain import drain
-from dask_adaptive_agent.loading.attach import install, uninstall
 from dask_adaptive_agent.worker_side import lifetime
 from support.agent_cluster import with_agent, with_lifetimes
 from support.agent_quota import cordoned, limit
@@ -253,7 +253,7 @@ async def test_a_worker_that_is_back_and_at_its_quota_at_once_gets_no_task(c, s,
 
     s.handlers[wire.CANCEL](names=[str(a.name)], protocol=wire.PROTOCOL)
     s.handlers[wire.LIMIT](**one, session=session, profiles=[{}], stops=1, protocol=wire.PROTOCOL)
-    assert [a.address] == [*s.plugins["dask-adaptive"].agent.cordons.ongoing]
+    assert [a.address] == [*s.plugins["dask-adaptive"].cordons.ongoing]
     await until(lambda: a.status == Status.running)
     await until_heard(s, a)
 

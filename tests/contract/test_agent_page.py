@@ -18,8 +18,8 @@ from distributed.core import Status
 from tornado.httpclient import AsyncHTTPClient
 
 from dask_adaptive_agent import wire
-from dask_adaptive_agent.loading.attach import install, uninstall
-from dask_adaptive_agent.page.page import FRESH_S
+from dask_adaptive_agent.agent import install, uninstall
+from dask_adaptive_agent.page.looks import FRESH_S
 from support.agent_cluster import StillClock
 from support.agent_work import ask, retire, until
 
@@ -150,7 +150,7 @@ NO_BOKEH = """
 import asyncio, sys
 sys.modules["bokeh"] = None
 from distributed import Scheduler
-from dask_adaptive_agent.loading.attach import install, uninstall
+from dask_adaptive_agent.agent import install, uninstall
 async def main():
     async with Scheduler(port=0, host="127.0.0.1", dashboard_address="127.0.0.1:0") as s:
         agent = install(s)
@@ -230,7 +230,7 @@ async def test_what_it_says_of_workers(s, a, b) -> None:
     workers = agent.page.looks.take().tables["workers"]
 
     assert ["a", "b"] == workers["name"]
-    assert ["pinned", "stopped"] == workers["state"]
+    assert ["pinned", "cordoned"] == workers["state"]
     assert [0, 0] == workers["tasks"]
     assert [0, 3] == workers["runs"]
     assert ["", "3 of 3 runs, ends in 90 min"] == workers["quota"]

@@ -18,7 +18,7 @@ from packaging.version import Version
 
 import dask_adaptive_agent
 from dask_adaptive_agent import patching, wire
-from dask_adaptive_agent.loading.attach import install, uninstall
+from dask_adaptive_agent.agent import install, uninstall
 from dask_adaptive_agent.patching import Mismatch, Target, _owner, _Place
 from support.agent_cluster import clear_shared, in_force, reliefs_in_force, with_agent
 from support.agent_quota import limit, runs
@@ -225,7 +225,7 @@ async def main():
         s.address, asynchronous=True
     ) as c:
         builtins.__import__ = without
-        from dask_adaptive_agent.loading.attach import install, uninstall
+        from dask_adaptive_agent.agent import install, uninstall
 
         agent = install(s)
         rows = agent.reliefs.rows()

@@ -13,7 +13,7 @@ from distributed.core import Status
 from distributed.utils_test import gen_cluster
 
 from dask_adaptive_agent import wire
-from dask_adaptive_agent.loading.attach import install
+from dask_adaptive_agent.agent import install
 from support.agent_cluster import with_agent, with_lifetimes
 from support.agent_quota import (
     cordoned,

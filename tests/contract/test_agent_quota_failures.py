@@ -11,7 +11,7 @@ from distributed import wait
 from distributed.utils_test import gen_cluster
 
 from dask_adaptive_agent import wire
-from dask_adaptive_agent.loading.attach import install
+from dask_adaptive_agent.agent import install
 from dask_adaptive_agent.quotas.worker_limits import SEARCHED, glob
 from support.agent_cluster import with_agent
 from support.agent_quota import cordoned, fails, limit, metered, runs

@@ -148,7 +148,7 @@ async def test_a_scheduler_that_closes_counts_nothing(c, s, a, b, agent) -> None
     await s.close()
     await asyncio.gather(a.close(), b.close())
 
-    assert agent.redone == NOTHING
+    assert agent.drains.redone == NOTHING
     del tasks
 
 

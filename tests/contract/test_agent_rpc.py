@@ -11,7 +11,7 @@ from distributed.core import Status
 from distributed.utils_test import gen_cluster
 
 from dask_adaptive_agent import __version__, wire
-from dask_adaptive_agent.loading.attach import install, uninstall
+from dask_adaptive_agent.agent import install, uninstall
 from support.agent_cluster import StillClock, with_agent
 from support.agent_quota import limit, runs
 from support.agent_work import ask, retire, slow, until
@@ -198,8 +198,8 @@ async def test_target_is_the_schedulers_own(c, s, a, b) -> None:
 
 @with_agent(threads=2, client=False)
 async def test_a_broken_hook_never_stops_the_scheduler(s, a, b, agent) -> None:
-    agent.expect_holds()
-    agent.pins = agent.roster = agent.drains = None  # type: ignore[assignment]
+    agent.expect("workers_to_close")
+    agent.pins.leases = agent.roster = agent.drains = None  # type: ignore[assignment]
 
     assert [] == s.workers_to_close(n=1)
     async with Worker(s.address, nthreads=1):
@@ -262,7 +262,7 @@ async def test_without_the_leader_a_scheduler_is_stock_within_five_minutes(
     assert 0 == agent.settings.shuffle_wait_ms
     assert not agent.plans.policy
     assert "_add_to_processing" not in s.__dict__
-    assert [("x",)] == [tuple(names) for names in agent.pins.leases.claims().values()]
+    assert [("x",)] == [tuple(names) for names in agent.pins.leases.granted().values()]
     await wait(c.map(runs, range(20), delay_s=0))
 
 

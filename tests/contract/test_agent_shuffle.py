@@ -12,7 +12,7 @@ from distributed import Worker
 from distributed.core import Status
 
 from dask_adaptive_agent import wire
-from dask_adaptive_agent.loading.attach import uninstall
+from dask_adaptive_agent.agent import uninstall
 from support.agent_cluster import with_agent
 from support.agent_work import (
     BLOCKS,

@@ -14,7 +14,7 @@ import pytest
 from distributed import Worker
 
 from dask_adaptive_agent import wire
-from dask_adaptive_agent.loading.attach import uninstall
+from dask_adaptive_agent.agent import uninstall
 from dask_adaptive_agent.patching import SHUFFLE_RPC
 from dask_adaptive_agent.shuffle import delay
 from dask_adaptive_agent.shuffle.delay import ShuffleDelay
@@ -29,7 +29,7 @@ ON_ONE = with_agent(1, config=LONG)
 
 
 def agent_of(s: Any) -> Any:
-    return s.plugins["dask-adaptive"].agent
+    return s.plugins["dask-adaptive"]
 
 
 async def announce(s: Any, workers: int = 3, in_s: float = 2.0, **request: Any) -> None:

@@ -18,7 +18,7 @@ import pytest
 from distributed import Client, Event, Scheduler, Worker
 
 from dask_adaptive_agent import PinUnavailable, pinned, wire
-from dask_adaptive_agent.loading.attach import install, uninstall
+from dask_adaptive_agent.agent import install, uninstall
 from support import pin_tasks
 from support.agent_cluster import with_agent
 from support.agent_pins import (

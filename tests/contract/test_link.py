@@ -39,7 +39,7 @@ from dask_adaptive.scheduler import link as link_module
 from dask_adaptive.scheduler.calls import SchedulerCalls
 from dask_adaptive.scheduler.link import ReadOnlyLink, connect
 from dask_adaptive_agent import wire
-from dask_adaptive_agent.loading.attach import install, uninstall
+from dask_adaptive_agent.agent import install, uninstall
 from dask_adaptive_lab.local import Machine
 from dask_adaptive_lab.rehearse.rehearsal import Rehearsal
 from dask_adaptive_lab.rehearse.views import Watcher

@@ -20,7 +20,7 @@ from dask_adaptive.model.recycle import Limit, Limits, Profile
 from dask_adaptive.scheduler.link import Link, NoAgent, connect
 from dask_adaptive.scheduler.sent import SentLimits, limit_request
 from dask_adaptive_agent import wire
-from dask_adaptive_agent.loading.attach import install, uninstall
+from dask_adaptive_agent.agent import install, uninstall
 from support.agent_work import heard, until
 from support.tasks import slow
 

@@ -10,8 +10,8 @@ from distributed.scheduler import TaskPrefix
 from distributed.utils_test import gen_test
 
 from dask_adaptive_agent import patching
-from dask_adaptive_agent.relief import before_2024_6
-from dask_adaptive_agent.relief.before_2024_6 import SHARE, PrefixesRelief
+from dask_adaptive_agent.relief import before_2025_4
+from dask_adaptive_agent.relief.before_2025_4 import SHARE, PrefixesRelief
 from dask_adaptive_agent.relief.registry import is_needed
 from support.agent_cluster import StillClock, clear_shared
 from support.relief_driven import Driven, alone, installed, key_of
@@ -23,8 +23,8 @@ pytestmark = pytest.mark.skipif(not is_needed("prefixes"), reason="this release 
 def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[StillClock]:
     """Any number of groups is many, and to walk over them takes as long as a test says."""
     made = StillClock()
-    monkeypatch.setattr(before_2024_6, "perf_counter", made)
-    monkeypatch.setattr(before_2024_6, "MANY_GROUPS", 0)
+    monkeypatch.setattr(before_2025_4, "perf_counter", made)
+    monkeypatch.setattr(before_2025_4, "MANY_GROUPS", 0)
     yield made
     clear_shared()  # what a failed test has left
 
@@ -87,7 +87,7 @@ async def test_many_groups_are_walked_again_when_it_pays(name: str, clock: Still
 
 @gen_test()
 async def test_few_groups_are_always_read_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(before_2024_6, "MANY_GROUPS", MANY)
+    monkeypatch.setattr(before_2025_4, "MANY_GROUPS", MANY)
     async with alone(1) as driven:
         prefix, relief = prefix_of(driven, MANY - 2), installed(PrefixesRelief, driven.s)
 
@@ -96,7 +96,7 @@ async def test_few_groups_are_always_read_as_they_are(monkeypatch: pytest.Monkey
             if not n:
                 change(driven)
 
-        assert {} == before_2024_6._answers
+        assert {} == before_2025_4._answers
         relief.uninstall()
 
 
@@ -112,7 +112,7 @@ async def test_an_answer_belongs_to_whoever_has_asked() -> None:
             assert stock(prefix, name) == read(prefix, name)
 
         relief.uninstall()
-        assert {} == before_2024_6._answers
+        assert {} == before_2025_4._answers
 
 
 @gen_test()
@@ -126,5 +126,5 @@ async def test_others_are_read_as_upstream_does() -> None:
                 one.s._clear_task_state()
             for name in READS:
                 assert stock(prefix, name) == read(prefix, name)
-        assert {} == before_2024_6._answers
+        assert {} == before_2025_4._answers
         relief.uninstall()

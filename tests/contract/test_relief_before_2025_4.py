@@ -9,7 +9,7 @@ import pytest
 from distributed.scheduler import WorkerState
 from distributed.utils_test import gen_cluster
 
-from dask_adaptive_agent.loading.attach import install
+from dask_adaptive_agent.agent import install
 from dask_adaptive_agent.relief.before_2025_4 import host_of
 from dask_adaptive_agent.relief.registry import is_needed
 from support.agent_cluster import clear_shared, with_agent

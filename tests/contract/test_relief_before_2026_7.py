@@ -15,8 +15,7 @@ from distributed.protocol import dumps, loads
 from distributed.protocol.serialize import Serialized
 from distributed.utils_test import gen_cluster, inc
 
-from dask_adaptive_agent.agent import Agent
-from dask_adaptive_agent.loading.attach import install, uninstall
+from dask_adaptive_agent.agent import Agent, install, uninstall
 from dask_adaptive_agent.relief.before_2026_7 import (
     MAX_AGE_S,
     POPULAR,
@@ -42,7 +41,7 @@ class Applied:
         self.gave_up: list[str] = []
         agent: Any = Agent(s, self.clock)
         agent.reliefs.give_up = lambda _, sentence: self._give_up(sentence)
-        self.relief = IdentityRelief(agent)
+        self.relief = IdentityRelief(agent.reliefs)
         self.relief.install()
 
     def _give_up(self, sentence: str) -> None:

@@ -25,8 +25,7 @@ from distributed.protocol import pickle as distributed_pickle
 from distributed.utils_test import gen_cluster
 from packaging.version import Version
 
-from dask_adaptive_agent.agent import Agent
-from dask_adaptive_agent.loading.attach import install, uninstall
+from dask_adaptive_agent.agent import Agent, install, uninstall
 from dask_adaptive_agent.relief.pickle_cache import LARGEST, LEAST_PARTIAL, MOST_BYTES, MOST_OBJECTS
 from dask_adaptive_agent.relief.pickling import PICKLES, TASK, PicklingRelief
 from support.relief_pickling import (
@@ -609,7 +608,7 @@ async def test_it_comes_and_goes_while_tasks_are_sent(c, s, a) -> None:
     agent = Agent(s)
     futures = c.map(lambda x: x + 1, range(300))
     for n in range(5):
-        found = PicklingRelief(agent)
+        found = PicklingRelief(agent.reliefs)
         found.install()
 
         assert n + 1 == await c.submit(adder(1), n, pure=False)

@@ -11,7 +11,7 @@ import pytest
 from packaging.version import Version
 
 from dask_adaptive_agent import wire
-from dask_adaptive_agent.loading.attach import uninstall
+from dask_adaptive_agent.agent import uninstall
 from dask_adaptive_agent.relief.serialization import (
     MOST_FUNCTIONS,
     NAME_LENGTH,

@@ -21,7 +21,7 @@ from distributed.utils_test import gen_cluster
 
 from dask_adaptive_agent import wire
 from dask_adaptive_agent.relief.registry import is_needed
-from dask_adaptive_agent.relief.workers_to_close import HAS_HOOK
+from dask_adaptive_agent.service.vetoes import HAS_HOOK
 from support.agent_work import slow, until
 
 TWO = [("127.0.0.1", 1)] * 2

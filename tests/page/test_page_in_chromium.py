@@ -26,7 +26,7 @@ async def test_people_see_workers_pins_and_decisions(browser: str, tmp_path: Pat
         text = await page.until(PINNED, "draining", "notebook-7f3a")
 
         for wanted in (
-            "etl", "7 workers", "2 on the way", BY_TASK, DRAINING, "stopped", "5 of 5 runs",
+            "etl", "7 workers", "2 on the way", BY_TASK, DRAINING, "cordoned", "5 of 5 runs",
             "model is being inspected", "LoadIncreased", "7 → 6:", "at least 4 workers",
             *("Status", "Adaptive", "Info"),
         ):  # fmt: skip

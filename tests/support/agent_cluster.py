@@ -11,7 +11,7 @@ from typing import Any
 from distributed.utils_test import gen_cluster
 
 from dask_adaptive_agent import wire
-from dask_adaptive_agent.loading.attach import install
+from dask_adaptive_agent.agent import install
 from dask_adaptive_agent.patching import Patches, _Shared
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from distributed import Client, LocalCluster, Worker
 
 from dask_adaptive_agent import wire
-from dask_adaptive_agent.loading.attach import install
+from dask_adaptive_agent.agent import install
 from support.agent_work import ask, by_slot
 
 #: A process that has Dask, and no copy of the agent; its last argument is the scheduler's address.

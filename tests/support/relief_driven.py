@@ -136,6 +136,6 @@ def installed(kind: Any, s: Any) -> Any:
     # Late: schedulers that are measured beside ours have no copy of the agent.
     from dask_adaptive_agent.agent import Agent
 
-    relief = kind(Agent(s, lambda: 0.0))
+    relief = kind(Agent(s, lambda: 0.0).reliefs)
     relief.install()
     return relief

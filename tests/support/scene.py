@@ -13,7 +13,7 @@ from dask_adaptive.loop.ports import Told
 from dask_adaptive.model.plan import Arriving
 from dask_adaptive.scheduler.link import connect
 from dask_adaptive_agent import wire
-from dask_adaptive_agent.loading.attach import install
+from dask_adaptive_agent.agent import install
 from support.agent_work import ask, until
 
 NAMES = [

@@ -32,14 +32,14 @@ def pytest_configure(config: pytest.Config) -> None:
 def watch_schedulers() -> None:
     from distributed import Scheduler
 
-    from dask_adaptive_agent.loading.attach import AdaptivePlugin, install
+    from dask_adaptive_agent.agent import Agent, install
 
     stock = Scheduler.start_unsafe
 
     @functools.wraps(stock)
     async def start_unsafe(self: Any) -> Any:
         started = await stock(self)
-        if AdaptivePlugin.name in self.plugins:
+        if Agent.name in self.plugins:
             came["preload"] += 1
         else:
             install(self)

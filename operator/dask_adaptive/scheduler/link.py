@@ -31,8 +31,7 @@ from dask_adaptive.scheduler.sent import (
     milliseconds,
 )
 from dask_adaptive.scheduler.snapshot import ANSWER, NoteReader, SnapshotReader
-from dask_adaptive_agent import wire
-from dask_adaptive_agent.loading import importer
+from dask_adaptive_agent import importer, wire
 
 #: How long to wait before a scheduler without the agent is asked for it again.
 RETRY_S = 30.0

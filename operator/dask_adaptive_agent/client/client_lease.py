@@ -162,7 +162,7 @@ class ClientLease(Pin):
         reason: str,
     ) -> None:
         self.connection = connection
-        self._asked = None if workers is None else [str(name) for name in workers]
+        self._requested = None if workers is None else [str(name) for name in workers]
         self._names: list[str] = []
         self._ttl_s = ttl_s
         self._every_s = min(ttl_s / 3, RENEW_S)
@@ -180,17 +180,17 @@ class ClientLease(Pin):
     def left_s(self) -> float:
         return max(0.0, self._until - monotonic())
 
-    def claim_from_thread(self) -> Self:
+    def acquire_from_thread(self) -> Self:
         """Raises as `pinned` says."""
-        with self._claiming():
+        with self._acquiring():
             # Begun in here: Ctrl-C may come when the claim is on its way and nobody waits yet.
-            self.connection.start(self._claim()).result(PATIENCE_S)
+            self.connection.start(self._acquire()).result(PATIENCE_S)
         return self
 
-    async def claim(self) -> Self:
+    async def acquire(self) -> Self:
         """Raises as `pinned` says."""
-        with self._claiming():
-            await asyncio.wait_for(self.connection.wait_for(self._claim()), PATIENCE_S)
+        with self._acquiring():
+            await asyncio.wait_for(self.connection.wait_for(self._acquire()), PATIENCE_S)
         return self
 
     def release_from_thread(self) -> None:
@@ -207,7 +207,7 @@ class ClientLease(Pin):
             self.connection.start(self._release())
 
     @contextlib.contextmanager
-    def _claiming(self) -> Iterator[None]:
+    def _acquiring(self) -> Iterator[None]:
         try:
             yield
         except TIMEOUTS:
@@ -228,7 +228,7 @@ class ClientLease(Pin):
         except (PinUnavailable, *TIMEOUTS) as problem:
             logger.debug("Pin %s ends by itself: %r", self._owner, problem)
 
-    async def _claim(self) -> None:
+    async def _acquire(self) -> None:
         # Messages of one owner must not overtake each other: a claim that arrives after the
         # release would hold the workers for a whole ttl. So none is cancelled, each waits for its
         # turn, and it is the caller who stops waiting. Python 3.9's locks belong to a loop.
@@ -251,9 +251,9 @@ class ClientLease(Pin):
         request = {"source": wire.CLIENT, "owner": self._owner, "protocol": wire.PROTOCOL}
         await self.connection.ask(wire.UNPIN, **request)
 
-    async def _whom(self) -> list[str]:
-        if self._asked is not None:
-            return self._asked
+    async def _targets(self) -> list[str]:
+        if self._requested is not None:
+            return self._requested
         if self.connection.own is not None:
             return self.connection.own
         # Scheduler.get_ncores: the smallest message that names all workers.
@@ -265,21 +265,21 @@ class ClientLease(Pin):
     async def _hold(self, *, is_first: bool = False) -> None:
         """Claim the workers, or those that are still there; PinUnavailable if none is."""
         if is_first:
-            self._names = await self._whom()
-        asked_at = monotonic()
+            self._names = await self._targets()
+        requested_at = monotonic()
         try:
             granted = await self._pin(self._names)
-            self._complete_at = asked_at
+            self._complete_at = requested_at
         except ValueError:
-            if is_first and self._asked is not None:
+            if is_first and self._requested is not None:
                 raise
             granted = await self._pin_those_here(self._names)
             if not granted:
                 raise PinUnavailable("none of the workers is connected any more") from None
-            if asked_at - self._complete_at > RETURN_S:
+            if requested_at - self._complete_at > RETURN_S:
                 self._names = [name for name, _ in granted]
         self.workers = tuple(name for name, _ in granted)
-        self._until = asked_at + min([ms for _, ms in granted], default=0) / 1000
+        self._until = requested_at + min([ms for _, ms in granted], default=0) / 1000
 
     async def _pin_those_here(self, names: list[str]) -> list[tuple[str, int]]:
         try:

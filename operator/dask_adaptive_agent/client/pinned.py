@@ -78,7 +78,7 @@ class pinned:
         try:
             lease = self._lease()
             lease.connection.refuse_own_thread()
-            return self._enter(lease.claim_from_thread())
+            return self._enter(lease.acquire_from_thread())
         except (PinRefused, PinUnavailable) as problem:
             return self._enter(self._without(problem))
 
@@ -87,7 +87,7 @@ class pinned:
 
     async def __aenter__(self) -> Pin:
         try:
-            return self._enter(await self._lease().claim())
+            return self._enter(await self._lease().acquire())
         except (PinRefused, PinUnavailable) as problem:
             return self._enter(self._without(problem))
 
@@ -159,13 +159,13 @@ class WantLease(ClientLease):
         self._schedule(self._every_s)
 
     async def _hold(self, *, is_first: bool = False) -> None:
-        await self._tell(self._n)
+        await self._request(self._n)
 
     async def _farewell(self) -> None:
-        await self._tell(0)
+        await self._request(0)
 
-    async def _tell(self, workers: int) -> None:
-        asked_at = monotonic()
+    async def _request(self, workers: int) -> None:
+        requested_at = monotonic()
         await self._answer(
             wire.WANT,
             workers=workers,
@@ -174,7 +174,7 @@ class WantLease(ClientLease):
             client=self.connection.client,
             group=self._group,
         )
-        self._until = asked_at + self._ttl_s if workers else -math.inf
+        self._until = requested_at + self._ttl_s if workers else -math.inf
 
     def _schedule(self, delay_s: float) -> None:
         if self._is_kept:
@@ -225,15 +225,15 @@ class want:
         self._ttl_s = seconds(ttl)
         self._required = required
         self._lease: WantLease | None = None
-        self._asking: asyncio.Task[WantLease] | None = None
+        self._pending: asyncio.Task[WantLease] | None = None
         try:
             connection = SchedulerConnection.of(client)
             self._lease = WantLease(connection, workers, group=group, ttl_s=self._ttl_s)
             if connection.is_own_loop:  # a thread must not wait for itself
-                self._asking = asyncio.ensure_future(self._lease.claim())
-                self._asking.add_done_callback(self._asked)
+                self._pending = asyncio.ensure_future(self._lease.acquire())
+                self._pending.add_done_callback(self._acquired)
             else:
-                self._lease.claim_from_thread()
+                self._lease.acquire_from_thread()
         except (PinRefused, PinUnavailable) as problem:
             self._without(problem)
 
@@ -269,10 +269,10 @@ class want:
         await self._pin().release()
 
     async def _heard(self) -> want:
-        if self._asking is not None:
-            asking, self._asking = self._asking, None
+        if self._pending is not None:
+            pending, self._pending = self._pending, None
             try:
-                await asking
+                await pending
             except (PinRefused, PinUnavailable) as problem:
                 self._without(problem)
         return self
@@ -286,10 +286,10 @@ class want:
             raise problem
         logger.warning("Continuing without a request for workers: %s", problem)
 
-    def _asked(self, asking: asyncio.Task[WantLease]) -> None:
+    def _acquired(self, pending: asyncio.Task[WantLease]) -> None:
         # Nobody else would say so where the call was not awaited.
-        if self._asking is asking and not asking.cancelled() and asking.exception() is not None:
-            logger.warning("Continuing without a request for workers: %s", asking.exception())
+        if self._pending is pending and not pending.cancelled() and pending.exception() is not None:
+            logger.warning("Continuing without a request for workers: %s", pending.exception())
 
 
 def _caller() -> Any:

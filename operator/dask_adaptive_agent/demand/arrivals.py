@@ -7,16 +7,8 @@ Work that keeps coming, though there is never much of it: how much a second, and
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
-
-from dask_adaptive_agent.component import Component
-
-if TYPE_CHECKING:
-    from distributed.scheduler import TaskPrefix
-
-    from dask_adaptive_agent.agent import Agent
+from typing import NamedTuple
 
 #: Batches that came longer ago say nothing about what is to come.
 WINDOW_S = 300.0
@@ -107,27 +99,3 @@ class Batches:
         if now - queue.last_at > LATE * lasted_s / queue.times:
             return Stream()
         return Stream(queue.seconds / lasted_s, lasted_s / queue.times, queue.seconds)
-
-
-class Arrivals(Component):
-    """Counts the tasks of one scheduler as they come, at each look."""
-
-    def __init__(self, agent: Agent) -> None:
-        super().__init__(agent)
-        self._counts: dict[TaskPrefix, int] = {}
-        self._is_first = True
-        self.batches = Batches()
-
-    def look(self, seconds: Callable[[TaskPrefix], float], *, is_queue: bool) -> None:
-        """Count what has come since the last look; `seconds`: how long a task takes."""
-        now = self.clock()
-        came_s = 0.0
-        for prefix in self.scheduler.task_prefixes.values():
-            # Each task waits once, however shortly (released -> waiting), in every release.
-            count = prefix.state_counts.get("waiting", 0)
-            new = count - self._counts.get(prefix, 0)
-            if new:
-                self._counts[prefix] = count
-                came_s += max(0, new) * seconds(prefix)
-        self.batches.look(now, 0.0 if self._is_first else came_s, is_queue=is_queue)
-        self._is_first = False

@@ -6,17 +6,14 @@ import asyncio
 import math
 from collections import deque
 from functools import wraps
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from distributed.core import Status
 
 from dask_adaptive_agent import patching, wire
-from dask_adaptive_agent.component import Component
-
-if TYPE_CHECKING:
-    from dask_adaptive_agent.agent import Agent
-    from dask_adaptive_agent.patching import Call, Patches
+from dask_adaptive_agent.component import Component, Context
+from dask_adaptive_agent.patching import Call, Patches
 
 #: A client that was told of workers sends them data for at most so many seconds: it reports the end
 #: of it, unless it dies.
@@ -41,10 +38,10 @@ class _Wait(NamedTuple):
 
 
 class ClientCalls(Component):
-    """What clients ask of the scheduler, as its handlers hear it. Changes no answer."""
+    """Notes requests of clients in the scheduler's handlers. Changes no answer."""
 
-    def __init__(self, agent: Agent) -> None:
-        super().__init__(agent)
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
         #: By the task that serves a connection, and ends with it.
         self._waits: WeakKeyDictionary[Any, _Wait] = WeakKeyDictionary()
         #: Until when clients send data to workers themselves, at most.
@@ -54,7 +51,7 @@ class ClientCalls(Component):
 
     def install(self, patches: Patches) -> None:
         patches.put(patching.SCATTER_RPC, self._scattering)
-        patches.listen(patching.NCORES_RUNNING_RPC, self._asked)
+        patches.listen(patching.NCORES_RUNNING_RPC, self._polled)
         patches.listen(patching.UPDATE_DATA_RPC, self._sent)
         patches.listen(patching.IDENTITY_POLLS, lambda _: self._note(is_upload=False))
 
@@ -66,11 +63,11 @@ class ClientCalls(Component):
         # A client that was suspended in the middle of a message may never send the rest.
         self.is_sending = self._since <= now < self._since + LONGEST_S
         if self.is_sending or was_sending:
-            for entry in self.agent.roster.entries.values():
+            for entry in self.context.roster.entries.values():
                 entry.active_at = now
 
     def _sends(self, now: float) -> bool:
-        if self.agent.lease.silent_s == math.inf:
+        if self.context.lease.silent_s == math.inf:
             return False
         connections = list(self.scheduler._comms.items())
         return (
@@ -122,7 +119,7 @@ class ClientCalls(Component):
 
         return scatter
 
-    def _asked(self, _: dict[str, Any]) -> None:
+    def _polled(self, _: dict[str, Any]) -> None:
         """`Client.scatter(direct=True)` asks until there is a worker, and sends data then."""
         if self.scheduler.running:
             self._direct.append(self.clock() + DIRECT_S)

@@ -14,13 +14,12 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dask_adaptive_agent.component import Component, logged
+from dask_adaptive_agent.component import Component, Context
+from dask_adaptive_agent.guard import logged
 from dask_adaptive_agent.protocol.requests import LONGEST_MS
 
 if TYPE_CHECKING:
     from distributed.scheduler import TaskPrefix, TaskState, WorkerState
-
-    from dask_adaptive_agent.agent import Agent
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +63,7 @@ class Spread:
 
 
 class Stage(enum.Enum):
-    """What the tasks of one prefix are at."""
+    """The state of the tasks of one prefix."""
 
     TO_BEGIN = "some of them are yet to begin, so a worker may be given them"
     BEGUN = "all that are there run"
@@ -86,8 +85,8 @@ class Durations(Component):
     `expected_s`, of the latest runs and their spread, how long the next one may take.
     """
 
-    def __init__(self, agent: Agent) -> None:
-        super().__init__(agent)
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
         self._window_at = self.clock()
         #: Runs and seconds of each prefix: a window ago, and later.
         self._old: dict[TaskPrefix, tuple[int, float]] = {}
@@ -134,7 +133,7 @@ class Durations(Component):
 
     def expected_s(self, prefix: TaskPrefix, floor_s: float) -> float:
         """
-        What the next run is expected to take at most: a mean, and `DEVIATIONS`.
+        Seconds that the next run is expected to take at most: a mean, and `DEVIATIONS`.
 
         The mean is the scheduler's, or ours where it has forgotten its own after an outlier.
         Without a finished run: what those that run have taken already (`max_exec_time`, from
@@ -154,8 +153,8 @@ class Durations(Component):
             self._look_at = now + (self.clock() - now) / LOOK_PART
         spreads, none = self._spreads, Spread(0.0)
         return [
-            TaskKind(self.expected_s(p, floor_s), p, at, spreads.get(p.name, none).resources)
-            for p, at in self._stages.items()
+            TaskKind(self.expected_s(p, floor_s), p, stage, spreads.get(p.name, none).resources)
+            for p, stage in self._stages.items()
         ]
 
     def _look(self) -> None:

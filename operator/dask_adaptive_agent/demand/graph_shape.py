@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from distributed.scheduler import TaskPrefix, TaskState
 
+
 #: Tasks that one look passes over at most, and those that wait that it takes of them.
 PASSED, TAKEN = 8_000, 500
 

@@ -11,21 +11,23 @@ import asyncio
 import enum
 import logging
 import math
+from collections.abc import Callable
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dask_adaptive_agent import wire
-from dask_adaptive_agent.component import Component, logged
+from dask_adaptive_agent.component import Component, Context
+from dask_adaptive_agent.guard import logged
 from dask_adaptive_agent.pins.pinned_workers import KNOWN
+from dask_adaptive_agent.quotas.cordons import Cordons
 from dask_adaptive_agent.service.data_copier import Copier, is_stuck
 from dask_adaptive_agent.service.service import Gate, cancel_other, next_look_s
 from dask_adaptive_agent.service.task_mover import Mover, arriving
+from dask_adaptive_agent.service.vetoes import Veto, Vetoes
 from dask_adaptive_agent.text import duration, plural, size_of
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, TaskState, WorkerState
-
-    from dask_adaptive_agent.agent import Agent
 
 logger = logging.getLogger(__name__)
 
@@ -52,13 +54,6 @@ class Phase(enum.Enum):
     DRAINED = "is drained"
 
 
-class Veto(NamedTuple):
-    """A reason for which a worker must stay: one of `wire.V_*`, and a sentence."""
-
-    code: str
-    message: str
-
-
 class Terms(NamedTuple):
     """
     On what terms a worker drains.
@@ -82,16 +77,28 @@ class Terms(NamedTuple):
         return not (self.is_refusable or self.is_lifetime)
 
 
+class DrainTools(NamedTuple):
+    """The parts that all drains of a scheduler use."""
+
+    context: Context
+    cordons: Cordons
+    vetoes: Vetoes
+    #: Called once for each: with it, the veto that has ended it, if any, and whether the worker is
+    #: to be back in service.
+    ended: Callable[[Drain, Veto | None, bool], None]
+
+
 class Drain(Component):
     """
     From the first request until the worker is gone, or back in service.
 
     Its terms may change, but only one way: a worker whose process ends is not asked any more. The
-    gate may be shut already. `Drains.ended` is called once.
+    gate may be shut already.
     """
 
-    def __init__(self, agent: Agent, gate: Gate, terms: Terms) -> None:
-        super().__init__(agent)
+    def __init__(self, tools: DrainTools, gate: Gate, terms: Terms) -> None:
+        super().__init__(tools.context)
+        self._tools = tools
         self.ws = gate.ws
         self.name: Any = gate.ws.name  # before it was renamed
         self.gate = gate
@@ -109,8 +116,8 @@ class Drain(Component):
         #: When a refusable one was last requested; such a request has a lease.
         self.renewed_at = self.since
         self.ends_at = self.since + terms.left_s
-        self._owner, self._cordons = agent.drains, agent.cordons
-        self._mover, self._copier = Mover(agent, self.ws), Copier(agent, self.ws)
+        self._mover = Mover(self.context, self.ws)
+        self._copier = Copier(self.context, gate.service, tools.vetoes.copies, self.ws)
         self._tasks_seen = len(self.ws.processing)
         self._giving_back: asyncio.Future[None] | None = None
         self._task: asyncio.Future[None] | None = None
@@ -174,12 +181,12 @@ class Drain(Component):
             self._note_success()
         else:
             rename(self.scheduler, self.ws, self.name)
-        self._owner.ended(self, veto, is_back=not is_gone)
+        self._tools.ended(self, veto, not is_gone)
 
     def hand_over(self) -> None:
         """End it without bringing the worker back: somebody else goes on from here."""
         self._stop()
-        self._owner.ended(self)
+        self._tools.ended(self, None, False)
 
     def _stop(self) -> None:
         self.is_over = True
@@ -197,11 +204,11 @@ class Drain(Component):
             return True
         if self.terms.is_certain:
             return now <= self.ends_at + OVERDUE_S
-        return self.terms.is_refusable and now - self.renewed_at <= self.agent.settings.lease_s
+        return self.terms.is_refusable and now - self.renewed_at <= self.context.settings.lease_s
 
     def _objection(self) -> Veto | None:
         """A reason to bring it back to service after all."""
-        if veto := self._owner.standing_veto(self.ws, self.terms):
+        if veto := self._tools.vetoes.of(self.ws, self.terms.over_pins):
             return veto
         if self.phase is Phase.DRAINED or self.is_forced or self.left_s > 0:
             return None
@@ -217,9 +224,9 @@ class Drain(Component):
             return False
         if any(other is not self.ws for other in self.scheduler.running):
             return False
-        if self._cordons.is_spent(self.ws):
+        if self._tools.cordons.is_spent(self.ws):
             return False
-        if self.ws.processing or is_stuck(self.agent.service, self.ws):
+        if self.ws.processing or is_stuck(self.gate.service, self.ws):
             return True
         is_final = self.is_drained.is_set()
         return not is_final and bool(self.scheduler.queued or self.scheduler.unrunnable)
@@ -242,25 +249,25 @@ class Drain(Component):
         elif copies or (self.ws.processing and not self.is_forced):
             self._move(copies)
         else:
-            self._rest()
+            self._finish()
 
     def _waits_for(self) -> str:
         """In words; empty when nothing but data is left."""
-        ws, words = self.ws, []
-        if ws.processing or arriving(self.scheduler, ws) or self.gate.bound(self._cordons.room):
+        ws, words, room = self.ws, [], self._tools.cordons.room
+        if ws.processing or arriving(self.scheduler, ws) or self.gate.bound(room):
             words.append(f"{plural(len(ws.processing), 'task')} to finish")
         if not self.terms.is_refusable:  # else these are objections
             if ws.actors:
                 words.append(f"{plural(len(ws.actors), 'actor')} to be given up")
             # Whoever knows its address loses it at its end, however long that is put off.
-            if pins := self._owner.pinned_by(ws, self.terms.over_pins | {KNOWN}):
+            if pins := self._tools.vetoes.pinned_by(ws, self.terms.over_pins | {KNOWN}):
                 words.append(f"the end of its pins ({pins})")
         return ", ".join(words)
 
     def _wait(self, waits_for: str, copies: list[TaskState]) -> None:
         self.phase = Phase.WAITING
         self.gate.thaw()
-        self._tasks_seen += self.gate.admit(self._cordons.room)
+        self._tasks_seen += self.gate.admit(self._tools.cordons.room)
         self._mover.ask()
         moves = f"; copies {_sizes(copies)} meanwhile" if copies else ""
         self.message = f"waits for {waits_for}{moves}"
@@ -270,13 +277,13 @@ class Drain(Component):
         self.gate.freeze()
         self.phase = Phase.MOVING
         self._mover.ask()  # a task that was being stolen by this worker has come after all
-        held = self._owner.asked.uncopyable(self.ws)
+        held = self._tools.vetoes.copies.uncopyable(self.ws)
         self.message = held or f"moves {_sizes(copies)} that no other worker holds"
 
     def _close(self, copies: list[TaskState]) -> None:
         self.gate.freeze()
         if not copies and not self.ws.processing and not self.ws.actors:
-            self._rest()
+            self._finish()
             return
         left_s = self.left_s
         self.phase = Phase.CLOSING
@@ -288,7 +295,7 @@ class Drain(Component):
         if left_s <= self._tail_s:
             self._giving_back = asyncio.ensure_future(self._give_back())
 
-    def _rest(self) -> None:
+    def _finish(self) -> None:
         self._copier.drop(self.ws.has_what)
         self.gate.freeze()
         self.phase = Phase.DRAINED
@@ -311,7 +318,7 @@ class Drain(Component):
         with logged(logger, "Failed to give back the tasks of %s", self.ws.address):
             copies = self._copier.step()
             if self.ws.processing or copies:
-                self.agent.notes.add(wire.N_TASKS_GIVEN_BACK, self._loss(copies), names)
+                self.context.notes.add(wire.N_TASKS_GIVEN_BACK, self._loss(copies), names)
             await self.scheduler.remove_worker(  # `Patches.before_removals`: nothing is charged
                 self.ws.address, stimulus_id=f"dask-adaptive-leave-{self.clock()}", close=True
             )
@@ -331,7 +338,7 @@ class Drain(Component):
         if self.terms.is_refusable or self.phase is not Phase.DRAINED or not (tasks or moved):
             return
         took, size = duration(self.clock() - self.since), size_of(self._copier.moved_bytes)
-        self.agent.notes.add(
+        self.context.notes.add(
             wire.N_WORKER_LEFT,
             f"{self.name} has left after {took} ({self.terms.reason}); it had "
             f"{plural(tasks, 'task')} and handed over {plural(moved, 'result')} ({size})",

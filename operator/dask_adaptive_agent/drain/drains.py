@@ -9,24 +9,24 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from distributed.core import Status
+from distributed.scheduler import WorkerState
 
 from dask_adaptive_agent import patching, wire
-from dask_adaptive_agent.component import Component, logged
-from dask_adaptive_agent.drain.drain import Drain, Terms, Veto, rename
+from dask_adaptive_agent.component import Component, Context
+from dask_adaptive_agent.drain.drain import Drain, DrainTools, Terms, rename
+from dask_adaptive_agent.guard import logged
 from dask_adaptive_agent.patching import Call, Patches
-from dask_adaptive_agent.service.data_copier import RequestedCopies, is_stuck
-from dask_adaptive_agent.service.service import Gate, Taker
-from dask_adaptive_agent.service.task_mover import arriving
-from dask_adaptive_agent.text import common_name, plural
+from dask_adaptive_agent.pins.pinned_workers import PinnedWorkers
+from dask_adaptive_agent.quotas.cordons import Cordons
+from dask_adaptive_agent.service.service import Gate
+from dask_adaptive_agent.service.vetoes import Veto, Vetoes
+from dask_adaptive_agent.text import common_name
 from dask_adaptive_agent.worker_side import lifetime
-
-if TYPE_CHECKING:
-    from distributed.scheduler import WorkerState
-
-    from dask_adaptive_agent.agent import Agent
 
 logger = logging.getLogger(__name__)
 
@@ -55,14 +55,16 @@ OWN_END = Terms("its lifetime is over", is_lifetime=True)
 class Drains(Component):
     """Every worker on its way out, by address."""
 
-    def __init__(self, agent: Agent) -> None:
-        super().__init__(agent)
-        self.service, self.cordons = agent.service, agent.cordons
+    def __init__(self, context: Context, cordons: Cordons, vetoes: Vetoes) -> None:
+        super().__init__(context)
+        self.service, self._cordons, self._vetoes = cordons.service, cordons, vetoes
+        self._tools = DrainTools(context, cordons, vetoes, self._ended)
         self.ongoing: dict[str, Drain] = self.service.draining
-        self.asked = RequestedCopies(agent)
         self._verdicts: dict[str, tuple[float, Veto]] = {}
         self._called_off: dict[str, tuple[float, Terms]] = {}  # by name: until when, and how
         self._background: set[asyncio.Future[Any]] = set()
+        #: Tasks and results lost with workers, as in `wire.Snapshot.redone`.
+        self.redone = dict.fromkeys((wire.LOST, wire.FORCED, wire.ENDED), 0)
         self.outlived: set[str] = set()  # addresses of those who have said that their life is over
 
     def retire(self, ws: WorkerState, terms: Terms, *, busy_ok: bool) -> wire.RetireOutcome:
@@ -76,12 +78,12 @@ class Drains(Component):
                 self._look(drain)
             return self._outcome(drain)
         name = str(ws.name)
-        if self.service.is_others(ws.address):
+        if self.service.is_draining(ws.address):
             return outcome(name, wire.DRAINING, "is being retired by somebody else")
         veto = self._verdict(ws)
         if veto is None or veto.code != wire.V_TIMEOUT:
-            # Any other objection is one only as long as it stands. The weightiest comes first.
-            veto = self.standing_veto(ws, terms) or (None if busy_ok else self.busy(ws))
+            # Any other objection is one only as long as it stands.
+            veto = self._vetoes.of(ws, terms.over_pins, busy_ok=busy_ok)
         if veto is not None:
             return outcome(name, wire.ACTIVE, veto=veto)
         drain = self._begin(ws, terms)
@@ -107,9 +109,9 @@ class Drains(Component):
 
     def leave(self, names: Iterable[str], terms: Terms) -> list[wire.RetireOutcome]:
         """Drain workers whose processes end, or return how far they are; each by its address."""
-        asked = list(names)
-        ending = {address: str(one.name) for address, one in self.service.terminating().items()}
-        named = self.agent.roster.named(asked, ending)
+        requested = list(names)
+        own_names = {a: str(one.name) for a, one in self.service.terminating().items()}
+        named = self.context.roster.named(requested, own_names)
         found = {ws.address: ws for each in named for ws in each}
         for ws in found.values():
             self._look(self._terminating(ws, terms))
@@ -118,10 +120,10 @@ class Drains(Component):
             _gone(address) if one is None else outcome(address, one.state, one.message)
             for address, one in drains
         ]
-        return outcomes + [_gone(name) for name, each in zip(asked, named) if not each]
+        return outcomes + [_gone(name) for name, each in zip(requested, named) if not each]
 
     def call_off(self, names: Iterable[str], terms: Terms) -> None:
-        """Whoever joins under one of these names is retired, as long as its pod may live."""
+        """Retire workers that join under these names, as long as their pods may live."""
         self._called_off.update((name, (self.clock() + terms.left_s, terms)) for name in names)
         while len(self._called_off) > MOST_CALLED_OFF:
             del self._called_off[next(iter(self._called_off))]
@@ -183,6 +185,28 @@ class Drains(Component):
 
         patches.put(patching.REGISTER_WORKER_RPC, registering)
 
+    def removing(self, ws: WorkerState) -> bool:
+        """
+        A worker is about to be removed from the scheduler: count what has to be done again, and
+        tell whether its end was announced, or is our doing.
+        """
+        cause = self._cause(ws)
+        # While a scheduler ends, nothing is done again.
+        if self.scheduler.status not in (Status.closing, Status.closed, Status.failed):
+            only = [ts for ts in ws.has_what if len(ts.who_has or ()) == 1]
+            self._cordons.tasks_return([*ws.processing, *only])
+            lost = len(ws.processing) + sum([bool(ts.who_wants or ts.waiters) for ts in only])
+            self.redone[cause] += lost
+        return cause != wire.LOST
+
+    def _cause(self, ws: WorkerState) -> str:
+        """Why a worker that is removed now is gone."""
+        drain = self.ongoing.get(ws.address)
+        is_over = ws.address in self.outlived or self._cordons.has_ended(ws)
+        if is_over or (drain is not None and not drain.terms.is_refusable):
+            return wire.ENDED
+        return wire.FORCED if drain is not None and drain.is_forced else wire.LOST
+
     async def lifetime(self, address: str) -> None:
         """
         A worker's own `--lifetime` is over: return when it may be closed without a loss.
@@ -195,7 +219,7 @@ class Drains(Component):
         if ws is None:
             return
         self.outlived.add(address)
-        most_s = self.agent.settings.lifetime_s
+        most_s = self.context.settings.lifetime_s
         if not most_s:
             # Stock code moves its data now: the end of a cordon must not bring it back meanwhile.
             self.service.forget(address)
@@ -240,9 +264,7 @@ class Drains(Component):
         drain = self.ongoing.get(ws.address)
         if drain is not None and drain.terms.is_refusable:
             drain.hand_over()
-        gate = self.service.hold(ws)
-        self.service.hand(gate, Taker.STOCK)
-        return gate
+        return self.service.hand_to_stock(ws)
 
     def _others_are_done(self, gate: Gate, *, is_retired: bool) -> None:
         gate.others -= 1
@@ -269,38 +291,21 @@ class Drains(Component):
     def worker_left(self, address: str) -> None:
         self.outlived.discard(address)
         self._verdicts.pop(address, None)
-        self.asked.worker_left(address)
+        self._vetoes.copies.worker_left(address)
         drain = self.ongoing.get(address)
         if drain is not None:
             drain.end(is_gone=True)
 
     def close(self, *, is_closing: bool = False) -> None:
         """Stop all; back to service unless the scheduler itself closes."""
-        self.asked.worker_left(None)
+        self._vetoes.copies.worker_left(None)
         for drain in list(self.ongoing.values()):
             drain.end(is_gone=is_closing)
         if is_closing:  # else whoever has outlived its lifetime still has to go
             for task in self._background:
                 task.cancel()
 
-    # For `Drain`.
-
-    def standing_veto(self, ws: WorkerState, terms: Terms) -> Veto | None:
-        """An objection to a refusable drain, before it and during it."""
-        if pinned_by := self.pinned_by(ws, terms.over_pins):
-            return Veto(wire.V_PINNED, f"pinned by {pinned_by}")
-        return self.obstacle(ws)
-
-    def pinned_by(self, ws: WorkerState, over: Collection[str] = ()) -> str:
-        """Whoever pins a worker, in words, but for these sources and owners."""
-        # Fail closed: what can't be read counts as a pin.
-        try:
-            return ", ".join(self.agent.pins.holders(ws, over))
-        except Exception as error:
-            logger.exception("Failed to read pins; holding worker %s", ws.address)
-            return f"pins that can't be read ({error!r})"
-
-    def ended(self, drain: Drain, veto: Veto | None = None, *, is_back: bool = False) -> None:
+    def _ended(self, drain: Drain, veto: Veto | None, is_back: bool) -> None:
         """Put the books right, and only then bring the worker back: that has it given tasks."""
         self.ongoing.pop(drain.ws.address, None)
         if veto is not None:
@@ -313,7 +318,7 @@ class Drains(Component):
         """To service, or to what else keeps it out of it."""
         if gate.others:
             return  # when they are done
-        self.cordons.take_back(gate)
+        self._cordons.take_back(gate)
         if lifetime.left_s(gate.ws) <= 0 and gate.ws.address in self.scheduler.workers:
             self._live_out(gate.ws)
 
@@ -347,8 +352,8 @@ class Drains(Component):
 
     def _begin(self, ws: WorkerState, terms: Terms) -> Drain:
         logger.info("Draining worker %s (%s): %s", ws.name, ws.address, terms.reason)
-        self.agent.expect_leaving()
-        drain = Drain(self.agent, self.service.hold(ws), terms)
+        self.context.expect_leaving()
+        drain = Drain(self._tools, self.service.hold(ws), terms)
         self.service.hand(drain.gate, drain)
         return drain
 
@@ -370,29 +375,10 @@ class Drains(Component):
         veto = self._verdict(drain.ws) if drain.is_over else None
         return outcome(str(drain.name), drain.state, drain.message, veto)
 
-    def busy(self, ws: WorkerState) -> Veto | None:
-        tasks = len(ws.processing)
-        if not tasks and self.agent.clients.is_sending:
-            return Veto(wire.V_BUSY, "a client sends data")
-        if not tasks and not arriving(self.scheduler, ws):
-            return None
-        return Veto(wire.V_BUSY, f"has {plural(max(1, tasks), 'task')}")
-
-    def obstacle(self, ws: WorkerState) -> Veto | None:
-        """A reason not to retire a worker, pins left aside, and that it is busy."""
-        if ws.actors or any(ts.actor for ts in ws.processing):
-            return Veto(wire.V_ACTORS, "holds actors, which can't be moved")
-        if ws.processing and not any(other is not ws for other in self.scheduler.running):
-            return Veto(wire.V_NO_RECIPIENT, "has tasks, and no other worker is in service")
-        if is_stuck(self.service, ws):
-            return Veto(wire.V_NO_RECIPIENT, "no other worker can take its data")
-        held = self.asked.uncopyable(ws)
-        return Veto(wire.V_UNCOPYABLE, held) if held else None
-
     def _verdict(self, ws: WorkerState) -> Veto | None:
         """The veto that ended the last drain of this worker; only the first request gets it."""
-        at, veto = self._verdicts.pop(ws.address, (0.0, None))
-        return veto if veto is not None and self.clock() - at < VERDICT_S else None
+        since, veto = self._verdicts.pop(ws.address, (0.0, None))
+        return veto if veto is not None and self.clock() - since < VERDICT_S else None
 
 
 def outcome(
@@ -421,6 +407,10 @@ class UpstreamCalls(Component):
     obeyed, and noted if it breaks pins; one that names none goes through `workers_to_close`.
     """
 
+    def __init__(self, context: Context, pins: PinnedWorkers, drains: Drains) -> None:
+        super().__init__(context)
+        self._pins, self._drains = pins, drains
+
     def install(self, patches: Patches) -> None:
         # Upstream's HTTP API calls the method.
         patches.put(patching.RETIRE_WORKERS, self._retiring)
@@ -439,11 +429,11 @@ class UpstreamCalls(Component):
             if stimulus.startswith(LIFETIME):
                 # Never raises, unless it is cancelled: then the call is, too.
                 for address in workers or ():
-                    await self.agent.drains.lifetime(address)
+                    await self._drains.lifetime(address)
                 return await stock(*args, **kwargs)
             named = self._named(workers or (), kwargs.get("names"))
             self._note_pins("retire", named, stimulus)
-            with self.agent.drains.others_retire(named) as retired:
+            with self._drains.others_retire(named) as retired:
                 answer = await stock(*args, **kwargs)
                 retired.update(answer)
             return answer
@@ -469,19 +459,18 @@ class UpstreamCalls(Component):
             return
         # Fail open: the call is obeyed, noted or not.
         with logged(logger, "Failed to find the pins that a call to %s workers has broken", verb):
-            leaving = self.agent.service.out_of_service()  # their pins have been respected
+            leaving = self._drains.service.out_of_service()  # their pins have been respected
             staying = [ws for ws in named if ws.address not in leaving]
-            pinned = [(ws, held) for ws in staying if (held := self.agent.pins.holders(ws))]
+            pinned = [(ws, held) for ws in staying if (held := self._pins.holders(ws))]
             if not pinned:
                 return
             shown = [f"{ws.name} ({', '.join(held)})" for ws, held in pinned[:3]]
             if len(pinned) > 3:
                 shown.append(f"{len(pinned) - 3} more")
             call = f" ({stimulus})" if stimulus else ""
-            message = f"somebody{call} named pinned workers to {verb}, and was "
             names = [str(ws.name) for ws, _ in pinned]
-            text = f"{message}obeyed: {'; '.join(shown)}"
-            self.agent.notes.add(wire.N_PINS_OVERRIDDEN, text, names)
+            words = f"somebody{call} named pinned workers to {verb}, and was obeyed: "
+            self.context.notes.add(wire.N_PINS_OVERRIDDEN, words + "; ".join(shown), names)
 
 
 def _readable(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

@@ -14,8 +14,8 @@ from distributed.dashboard.components import add_periodic_callback
 from distributed.dashboard.components.scheduler import BOKEH_THEME, env
 from distributed.dashboard.utils import _DATATABLE_STYLESHEETS_KWARGS
 
-from dask_adaptive_agent.component import logged
-from dask_adaptive_agent.page.page import COLOURS, GREY, TABLES, Looks
+from dask_adaptive_agent.guard import logged
+from dask_adaptive_agent.page.looks import COLOURS, GREY, TABLES, Looks
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from dask_adaptive_agent import wire
 from dask_adaptive_agent.protocol.requests import Refused
 
 #: (source, owner): whoever asks again under the same one renews.
-Claimant = tuple[str, str]
+PinHolder = tuple[str, str]
 
 #: Seconds that the leases of a Dask client go on after it has left: it may be back, and it renews
 #: every 20 s at least.
@@ -54,14 +54,14 @@ class LeaseTable:
     def __post_init__(self) -> None:
         self.expired: Counter[str] = Counter()  # leases that came to their end, by source
         self._new_or_gone = self._renewed = 0  # how often, in all
-        self._by_name: dict[str, dict[Claimant, Lease]] = {}
-        self._by_claimant: dict[Claimant, dict[str, Lease]] = {}
+        self._by_name: dict[str, dict[PinHolder, Lease]] = {}
+        self._by_holder: dict[PinHolder, dict[str, Lease]] = {}
         self._count = 0
         #: Ends of leases, some of them replaced or given up since: those are skipped.
-        self._ends: list[tuple[float, str, Claimant]] = []
+        self._ends: list[tuple[float, str, PinHolder]] = []
         #: Who has had its time: until when that is remembered, the soonest first, and whether
         #: anybody was told.
-        self._spent: dict[Claimant, tuple[float, bool]] = {}
+        self._spent: dict[PinHolder, tuple[float, bool]] = {}
 
     def revision(self) -> tuple[int, int]:
         """
@@ -94,12 +94,12 @@ class LeaseTable:
         now = self.clock()
         granted_s = ttl_s
         names = list(names)
-        claimed = self._by_claimant.get((source, owner), {})
-        new = sum([name not in claimed for name in names])
-        _has_room(len(claimed) + new, wire.MOST_PINS_OF_OWNER, "of one owner")
+        held = self._by_holder.get((source, owner), {})
+        new = sum([name not in held for name in names])
+        _has_room(len(held) + new, wire.MOST_PINS_OF_OWNER, "of one owner")
         _has_room(self._count + new, self.most, "in all")
         for name in names:
-            since = claimed[name].since if name in claimed else now
+            since = held[name].since if name in held else now
             latest = since + total_s
             until = max(now, min(now + ttl_s, latest))
             granted_s = min(granted_s, until - now)
@@ -109,9 +109,9 @@ class LeaseTable:
     def unpin(self, *, source: str, owner: str, names: Iterable[str] | None = None) -> None:
         """Give up the claims of one owner, on some names or all of them."""
         self._purge()
-        claimed = self._by_claimant.get((source, owner), {})
-        for name in list(claimed) if names is None else claimed.keys() & set(names):
-            self._remove(claimed[name])
+        held = self._by_holder.get((source, owner), {})
+        for name in list(held) if names is None else held.keys() & set(names):
+            self._remove(held[name])
         if names is None:
             self._spent.pop((source, owner), None)
 
@@ -138,23 +138,22 @@ class LeaseTable:
     def is_spent(self, names: Iterable[str], *, source: str, owner: str, total_s: float) -> bool:
         """Tells whether a claim may no longer be renewed: it has lasted `total_s` on some name."""
         self._purge()
-        claimant = (source, owner)
-        claimed = self._by_claimant.get(claimant, {})
-        since = min([claimed[name].since for name in names if name in claimed], default=math.inf)
-        return claimant in self._spent or total_s <= self.clock() - since
+        holder = (source, owner)
+        held = self._by_holder.get(holder, {})
+        since = min([held[name].since for name in names if name in held], default=math.inf)
+        return holder in self._spent or total_s <= self.clock() - since
 
     def refuse(self, *, source: str, owner: str) -> bool:
         """Remember that a renewal was refused; whether that is the first time."""
-        _, was_told = self._spent.get((source, owner), (0.0, False))
-        self._spend((source, owner), was_told=True)
-        return not was_told
+        _, was_reported = self._spent.get((source, owner), (0.0, False))
+        self._spend((source, owner), was_reported=True)
+        return not was_reported
 
     def of(self, name: str) -> list[Lease]:
         """Claims on one worker, the one that lasts longest first."""
         self._purge()
-        return sorted(
-            self._by_name.get(name, {}).values(), key=lambda x: (-x.until, x.source, x.owner)
-        )
+        leases = self._by_name.get(name, {}).values()
+        return sorted(leases, key=lambda x: (-x.until, x.source, x.owner))
 
     def names(self) -> KeysView[str]:
         """Every name that is claimed now; to be read at once."""
@@ -165,7 +164,7 @@ class LeaseTable:
         self._purge()
         return [lease for leases in self._by_name.values() for lease in leases.values()]
 
-    def claims(self) -> dict[Lease, list[str]]:
+    def granted(self) -> dict[Lease, list[str]]:
         """Names by what was granted together, as a lease without a name."""
         out: dict[Lease, list[str]] = {}
         for lease in self.every():
@@ -173,15 +172,15 @@ class LeaseTable:
         return out
 
     def _put(self, lease: Lease) -> None:
-        claimant = (lease.source, lease.owner)
+        holder = (lease.source, lease.owner)
         of_name = self._by_name.setdefault(lease.name, {})
-        is_new = claimant not in of_name
+        is_new = holder not in of_name
         self._count += is_new
         self._new_or_gone += is_new
         self._renewed += not is_new
-        of_name[claimant] = lease
-        self._by_claimant.setdefault(claimant, {})[lease.name] = lease
-        heapq.heappush(self._ends, (lease.until, lease.name, claimant))
+        of_name[holder] = lease
+        self._by_holder.setdefault(holder, {})[lease.name] = lease
+        heapq.heappush(self._ends, (lease.until, lease.name, holder))
         if len(self._ends) > 2 * self._count + 64:
             self._ends = [
                 (one.until, name, key)
@@ -191,37 +190,37 @@ class LeaseTable:
             heapq.heapify(self._ends)
 
     def _remove(self, lease: Lease) -> None:
-        claimant = (lease.source, lease.owner)
-        of_name, of_claimant = self._by_name[lease.name], self._by_claimant[claimant]
-        del of_name[claimant], of_claimant[lease.name]
+        holder = (lease.source, lease.owner)
+        of_name, of_holder = self._by_name[lease.name], self._by_holder[holder]
+        del of_name[holder], of_holder[lease.name]
         if not of_name:
             del self._by_name[lease.name]
-        if not of_claimant:
-            del self._by_claimant[claimant]
+        if not of_holder:
+            del self._by_holder[holder]
         self._count -= 1
         self._new_or_gone += 1
 
-    def _spend(self, claimant: Claimant, *, was_told: bool) -> None:
+    def _spend(self, holder: PinHolder, *, was_reported: bool) -> None:
         # Taken out first, so that it goes to the end: the order is by time.
-        _, is_known = self._spent.pop(claimant, (0.0, False))
-        self._spent[claimant] = (self.clock() + SPENT_S, was_told or is_known)
+        _, is_known = self._spent.pop(holder, (0.0, False))
+        self._spent[holder] = (self.clock() + SPENT_S, was_reported or is_known)
 
     def _purge(self) -> None:
         now = self.clock()
         while self._ends and self._ends[0][0] <= now:
-            _, name, claimant = heapq.heappop(self._ends)
-            lease = self._by_name.get(name, {}).get(claimant)
+            _, name, holder = heapq.heappop(self._ends)
+            lease = self._by_name.get(name, {}).get(holder)
             if lease is None or lease.until > now:
                 continue
             self._remove(lease)
             self.expired[lease.source] += 1
             if lease.latest <= lease.until:
-                self._spend(claimant, was_told=False)
+                self._spend(holder, was_reported=False)
         while self._spent:
-            claimant, (until, _) = next(iter(self._spent.items()))
+            holder, (until, _) = next(iter(self._spent.items()))
             if now < until:
                 break
-            del self._spent[claimant]
+            del self._spent[holder]
 
 
 def _has_room(count: int, most: int, whose: str) -> None:

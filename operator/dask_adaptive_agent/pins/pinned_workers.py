@@ -13,22 +13,20 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from distributed.scheduler import WorkerState
 
 from dask_adaptive_agent import patching, wire
-from dask_adaptive_agent.component import Component, logged
+from dask_adaptive_agent.component import Component, Context
+from dask_adaptive_agent.guard import logged, whole
+from dask_adaptive_agent.patching import Call, Patches
 from dask_adaptive_agent.pins.leases import LeaseTable
-from dask_adaptive_agent.protocol.handlers import whole
 from dask_adaptive_agent.protocol.requests import AgentSettings, Malformed, Refused, Request
-from dask_adaptive_agent.text import duration, plural
-
-if TYPE_CHECKING:
-    from distributed.scheduler import WorkerState
-
-    from dask_adaptive_agent.agent import Agent
-    from dask_adaptive_agent.patching import Call, Patches
-    from dask_adaptive_agent.quotas.roster import Entry
-    from dask_adaptive_agent.shuffle.runs import ShuffleRun
+from dask_adaptive_agent.quotas.roster import Entry
+from dask_adaptive_agent.service.service import Service
+from dask_adaptive_agent.shuffle.runs import ShuffleRun, Shuffles
+from dask_adaptive_agent.text import duration
 
 logger = logging.getLogger(__name__)
 
@@ -44,9 +42,10 @@ LONGEST = "renewals included: the longest that the policy allows (spec.pins.clie
 class PinnedWorkers(Component):
     """All claims on the workers of one scheduler."""
 
-    def __init__(self, agent: Agent) -> None:
-        super().__init__(agent)
-        self.settings = agent.settings  # what the policy allows
+    def __init__(self, context: Context, service: Service, shuffles: Shuffles) -> None:
+        super().__init__(context)
+        self._service, self._shuffles = service, shuffles
+        self.settings = context.settings  # what the policy allows
         self.leases = LeaseTable(self.clock)
 
     def pin(self, request: Request) -> wire.PinAnswer:
@@ -55,43 +54,36 @@ class PinnedWorkers(Component):
 
     def unpin(self, request: Request) -> None:
         source = request.one_of("source", (wire.MANUAL, wire.CLIENT))
-        asked = request.optional_names()
-        if asked is not None and source == wire.CLIENT:
-            asked = [ws.address for each in self.agent.roster.named(asked) for ws in each]
-        self.leases.unpin(source=source, owner=request.text("owner"), names=asked)
+        names = request.optional_names()
+        if names is not None and source == wire.CLIENT:
+            names = [ws.address for each in self.context.roster.named(names) for ws in each]
+        self.leases.unpin(source=source, owner=request.text("owner"), names=names)
 
     def worker_left(self, ws: WorkerState) -> None:
         """All pins end with their worker, unless another has taken its name."""
         self.leases.drop(ws.address)
-        for name in {str(ws.name), self.agent.service.name_of(ws)} & self.leases.names():
+        for name in {str(ws.name), self._service.name_of(ws)} & self.leases.names():
             others = self.scheduler.workers.values()
             if not any(str(other.name) == name for other in others if other is not ws):
                 self.leases.drop(name)
 
-    def shuffle_expired(self, run: ShuffleRun) -> None:
-        limit = duration(self.settings.shuffle_timeout_s)
-        workers = self.scheduler.workers
-        held = [str(workers[a].name) for a in sorted(run.participants) if a in workers]
-        self.agent.notes.add(
-            wire.N_PIN_EXPIRED,
-            f"shuffle {run.id} has run for over {limit} (spec.pins.shuffle.timeout) and pins its "
-            f"{plural(len(held), 'worker')} no more: if one of them leaves, it starts over",
-            held,
-        )
-        self.leases.expired[wire.SHUFFLE] += 1
+    def expired(self) -> dict[str, int]:
+        """Pins that came to their end, by source."""
+        of_shuffles = self._shuffles.expired
+        return {**self.leases.expired, **({wire.SHUFFLE: of_shuffles} if of_shuffles else {})}
 
     def name_of(self, ws: WorkerState) -> str:
-        """By which name a worker is pinned: one that departs keeps its own until it is taken."""
-        name = self.agent.service.name_of(ws)
+        """The name a worker is pinned by: one that terminates keeps its own until it is taken."""
+        name = self._service.name_of(ws)
         owner = self.scheduler.aliases.get(name, ws.address)
         return name if owner == ws.address else str(ws.name)
 
     def in_shuffles(self) -> Collection[str]:
         """Addresses; raises when shuffles cannot be read: the caller must hold all workers."""
-        return self.agent.shuffles.pinned() if self.settings.shuffle_pins else ()
+        return self._shuffles.pinned() if self.settings.shuffle_pins else ()
 
     def shuffles(self) -> list[ShuffleRun]:
-        return self.agent.shuffles.pinning() if self.settings.shuffle_pins else []
+        return self._shuffles.pinning() if self.settings.shuffle_pins else []
 
     def is_pinned(self, ws: WorkerState) -> bool:
         """
@@ -102,14 +94,14 @@ class PinnedWorkers(Component):
         try:
             if ws.address in self.in_shuffles():
                 return True
-            claimed = self.leases.names() and {ws.address, self.name_of(ws)} & self.leases.names()
-            return any(one.owner != KNOWN for name in claimed for one in self.leases.of(name))
+            leased = self.leases.names() and {ws.address, self.name_of(ws)} & self.leases.names()
+            return any(one.owner != KNOWN for name in leased for one in self.leases.of(name))
         except Exception:
             logger.exception("Failed to read pins; holding worker %s", ws.address)
             return True
 
     def holders(self, ws: WorkerState, over: Collection[str] = ()) -> list[str]:
-        """Who claims a worker, what for and how long, but for the sources, and owners, `over`."""
+        """The holders of a worker, why and how long, but for the sources, and owners, `over`."""
         now = self.clock()
         held = []
         if ws.address in self.in_shuffles():
@@ -129,22 +121,22 @@ class PinnedWorkers(Component):
     def rows(self, entries: dict[str, Entry]) -> list[wire.PinRow]:
         """Every pin, with the slots of the workers that it holds."""
         now = self.clock()
-        claims = self.leases.claims()
+        granted = self.leases.granted()
         slots: dict[str, list[int]] = {}
-        for address, entry in entries.items() if claims else ():
+        for address, entry in entries.items() if granted else ():
             for name in {self.name_of(entry.ws), address}:
                 slots.setdefault(name, []).append(entry.slot)
         rows: list[wire.PinRow] = [
             {
-                "source": claim.source,
-                "owner": claim.owner,
-                "reason": claim.reason,
-                "left_ms": _ms(claim.until - now),
-                "latest_ms": _ms((claim.until if math.isinf(claim.latest) else claim.latest) - now),
-                "for_ms": _ms(now - claim.since),
+                "source": lease.source,
+                "owner": lease.owner,
+                "reason": lease.reason,
+                "left_ms": _ms(lease.until - now),
+                "latest_ms": _ms((lease.until if math.isinf(lease.latest) else lease.latest) - now),
+                "for_ms": _ms(now - lease.since),
                 "slots": sorted({slot for name in named for slot in slots.get(name, ())}),
             }
-            for claim, named in claims.items()
+            for lease, named in granted.items()
         ]
         return rows + [self._shuffle_row(run, entries, now) for run in self.shuffles()]
 
@@ -164,37 +156,37 @@ class PinnedWorkers(Component):
         return run.since + self.settings.shuffle_timeout_s - now
 
     def _pin_by_hand(self, request: Request) -> wire.PinAnswer:
-        asked = request.names()
+        names = request.names()
         granted_s = self.leases.pin(
-            asked,
+            names,
             source=wire.MANUAL,
             owner=request.text("owner"),
             reason=request.text("reason", ""),
             ttl_s=min(request.millis("ttl_ms"), self.settings.manual_max_ms) / 1000,
         )
-        return _granted(asked, granted_s)
+        return _granted(names, granted_s)
 
     def _pin_for_client(self, request: Request) -> wire.PinAnswer:
-        asked = request.names()
-        claimant: dict[str, Any] = {"source": wire.CLIENT, "owner": request.text("owner")}
+        names = request.names()
+        holder: dict[str, Any] = {"source": wire.CLIENT, "owner": request.text("owner")}
         reason, client = request.text("reason", ""), request.text("client", "")
         ttl_s, cap_s = _allowed_s(request, self.settings, "pin")
-        named = self.agent.roster.named(asked)
-        if unknown := [name for name, workers in zip(asked, named) if not workers]:
+        named = self.context.roster.named(names)
+        if unknown := [name for name, workers in zip(names, named) if not workers]:
             raise Malformed(f"no worker has the name or address {', '.join(unknown[:10])}")
         workers = {ws.address: ws for each in named for ws in each}
-        if self.leases.is_spent(workers, total_s=cap_s, **claimant):
+        if self.leases.is_spent(workers, total_s=cap_s, **holder):
             spent = f"pinned for {duration(cap_s)}, {LONGEST}"
-            if self.leases.refuse(**claimant):
+            if self.leases.refuse(**holder):
                 pin = f"a pin from code ({reason})" if reason else "a pin from code"
                 still = f"{pin} has {spent}; its caller still asks for it"
                 held = [str(ws.name) for ws in workers.values()]
-                self.agent.notes.add(wire.N_PIN_EXPIRED, still, held)
+                self.context.notes.add(wire.N_PIN_EXPIRED, still, held)
             raise Refused(spent)
         granted_s = self.leases.pin(
-            workers, reason=reason, ttl_s=ttl_s, total_s=cap_s, client=client, **claimant
+            workers, reason=reason, ttl_s=ttl_s, total_s=cap_s, client=client, **holder
         )
-        return _granted(asked, granted_s)
+        return _granted(names, granted_s)
 
 
 class WorkerFloors(Component):
@@ -203,26 +195,26 @@ class WorkerFloors(Component):
     and soon after its client has left.
     """
 
-    def __init__(self, agent: Agent) -> None:
-        super().__init__(agent)
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
         self.leases = LeaseTable(self.clock, MOST_FLOORS)
 
     def want(self, request: Request) -> None:
         """Answer `wire.WANT`. Raises `Malformed` and `Refused`."""
         workers = request.number("workers", 0, high=MOST_WORKERS)
         groups = [request.text("group", "")]
-        claimant: dict[str, Any] = {"source": wire.CLIENT, "owner": request.text("owner")}
+        holder: dict[str, Any] = {"source": wire.CLIENT, "owner": request.text("owner")}
         if workers:
             client = request.text("client", "")
-            ttl_s, cap_s = _allowed_s(request, self.agent.settings, "floor")
-            if self.leases.is_spent(groups, total_s=cap_s, **claimant):
+            ttl_s, cap_s = _allowed_s(request, self.context.settings, "floor")
+            if self.leases.is_spent(groups, total_s=cap_s, **holder):
                 raise Refused(f"workers were wanted for {duration(cap_s)}, {LONGEST}")
             self.leases.pin(
                 groups, reason="", ttl_s=ttl_s, total_s=cap_s, client=client, workers=workers,
-                **claimant,
+                **holder,
             )  # fmt: skip
         else:
-            self.leases.unpin(names=groups, **claimant)
+            self.leases.unpin(names=groups, **holder)
 
     def rows(self) -> list[wire.WantRow]:
         """All that hold now, the highest first."""
@@ -239,24 +231,22 @@ class WorkerFloors(Component):
         ]
 
 
-def _allowed_s(request: Request, settings: AgentSettings, claim: str) -> tuple[float, float]:
+def _allowed_s(request: Request, settings: AgentSettings, what: str) -> tuple[float, float]:
     """For how long code claims something, and the longest that it may. Raises `Refused`."""
     ttl_s, cap_s = request.millis("ttl_ms") / 1000, settings.client_max_ms / 1000
     if not settings.client_pins:
-        raise Refused(
-            f"the policy allows no {claim}s from code (spec.pins.client.enabled is false)"
-        )
+        raise Refused(f"the policy allows no {what}s from code (spec.pins.client.enabled is false)")
     if ttl_s > cap_s:
         raise Refused(
-            f"a {claim} of {duration(ttl_s)} is longer than the {duration(cap_s)} that the policy "
+            f"a {what} of {duration(ttl_s)} is longer than the {duration(cap_s)} that the policy "
             "allows (spec.pins.client.maxDuration)"
         )
     return ttl_s, cap_s
 
 
-def _granted(asked: list[str], granted_s: float) -> wire.PinAnswer:
+def _granted(names: list[str], granted_s: float) -> wire.PinAnswer:
     # Rounded up: a lease of less than a millisecond is one.
-    pinned = [(name, math.ceil(granted_s * 1000)) for name in asked]
+    pinned = [(name, math.ceil(granted_s * 1000)) for name in names]
     return {"protocol": wire.PROTOCOL, "pinned": pinned}
 
 
@@ -274,8 +264,9 @@ class KnownWorkers(Component):
     asked for.
     """
 
-    def __init__(self, agent: Agent) -> None:
-        super().__init__(agent)
+    def __init__(self, context: Context, pins: PinnedWorkers) -> None:
+        super().__init__(context)
+        self._pins = pins
         #: The oldest first; asked for again, a key keeps its place, and prolongs nothing.
         self._keys: dict[str, dict[Any, None]] = {}
 
@@ -307,43 +298,44 @@ class KnownWorkers(Component):
         for address in gone:
             del self._keys[address]
         if gone:
-            self.agent.pins.leases.unpin(source=wire.CLIENT, owner=KNOWN, names=gone)
+            self._pins.leases.unpin(source=wire.CLIENT, owner=KNOWN, names=gone)
 
     @property
     def _is_on(self) -> bool:
         """Without an operator, and a policy of its, nobody of ours takes a worker away."""
-        is_governed = "addresses" in self.agent.features and self.agent.lease.silent_s < math.inf
-        return is_governed and self.agent.settings.client_pins
+        of = self.context
+        is_governed = "addresses" in of.features and of.lease.silent_s < math.inf
+        return is_governed and of.settings.client_pins
 
     def _answering(self, stock: Call, read: Callable[[Any], Mapping[str, Any]]) -> Call:
         @wraps(stock)
         def answer(*args: Any, **kwargs: Any) -> Any:
-            told = stock(*args, **kwargs)
+            found = stock(*args, **kwargs)
             # Fail open: those workers may leave, as with stock code.
             with logged(logger, "Failed to note the workers of which code was told"):
-                self._lease(read(told))
-            return told
+                self._lease(read(found))
+            return found
 
         return answer
 
-    def _lease(self, asked: Mapping[str, Iterable[Any]]) -> None:
+    def _lease(self, wanted: Mapping[str, Iterable[Any]]) -> None:
         if not self._is_on:
             return
         new = []
-        for address in asked.keys() & self.scheduler.workers.keys():
+        for address in wanted.keys() & self.scheduler.workers.keys():
             keys = self._keys.setdefault(address, {})
             known = len(keys)
-            keys.update(dict.fromkeys(asked[address]))
+            keys.update(dict.fromkeys(wanted[address]))
             if len(keys) > known:
                 new.append(address)
         if new:
-            self.agent.expect_holds()
-            self.agent.pins.leases.pin(
+            self.context.expect("workers_to_close")
+            self._pins.leases.pin(
                 new,
                 source=wire.CLIENT,
                 owner=KNOWN,
                 reason="code knows where its results are",
-                ttl_s=self.agent.settings.client_max_ms / 1000,
+                ttl_s=self.context.settings.client_max_ms / 1000,
             )
 
 

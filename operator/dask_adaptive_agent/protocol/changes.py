@@ -45,7 +45,7 @@ Row = tuple[int, Any, tuple[int, ...]]  # slot, values that must be the same, an
 
 
 class Signs(NamedTuple):
-    """What a snapshot depends on, as far as it can be read at nearly no cost."""
+    """Reads of a scheduler, at nearly no cost, that a snapshot depends on."""
 
     events: tuple[Any, ...]  # rare: any difference is news
     load: tuple[int, ...]  # numbers of tasks: news where one has grown or shrunk by a fifth
@@ -84,7 +84,7 @@ class Changes:
             self.version = version
 
     def since(self, snapshot: Mapping[str, Any], version: int) -> dict[str, Any]:
-        """What a caller who has `version` lacks of a snapshot that was noted: a `wire.Update`."""
+        """Return what a caller with `version` lacks of a noted snapshot: a `wire.Update`."""
         if not self.knows(version):
             return {**snapshot, "version": self.version, "since": 0, "gone": []}
         sent = self._workers.since(version) | self._metered.since(version)
@@ -105,8 +105,8 @@ class Changes:
         is_new = False
         for name in SECTIONS:
             part = _timeless(snapshot[name], snapshot["now_ms"])
-            is_asked = part is not None or name != "demand"
-            if is_asked and self._sections.get(name, (0, self))[1] != part:
+            is_requested = part is not None or name != "demand"
+            if is_requested and self._sections.get(name, (0, self))[1] != part:
                 self._sections[name] = version, part
                 is_new = True
         return is_new
@@ -170,7 +170,7 @@ class Watch:
         self._spare = float(BURST)
 
     def close(self) -> None:
-        """Who waits gets None, as from a scheduler without an agent."""
+        """Answer None to callers that wait, as a scheduler without an agent does."""
         self._is_closed = True
 
     def answer(self, caller: str, known: int, take: Take) -> dict[str, Any]:
@@ -232,7 +232,7 @@ class Watch:
         return True
 
     def _needed(self, now: float) -> float:
-        """How many snapshots there must be to spare for what the signs say; infinite: nothing."""
+        """Return the snapshots to spare that the signs are worth; infinite: no snapshot."""
         if now >= self._read_at + 0.9 * PAUSE_S:
             self._read_signs(now)
         seen, read = self._seen, self._read

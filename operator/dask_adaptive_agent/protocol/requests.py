@@ -106,7 +106,7 @@ class Request(dict[str, Any]):
         return value
 
     def names(self, key: str = "names") -> list[str]:
-        """The names asked about, each once, in order."""
+        """The names of a request, each once, in order."""
         return list(dict.fromkeys(self.column(key, str)))
 
     def optional_names(self, key: str = "names") -> list[str] | None:

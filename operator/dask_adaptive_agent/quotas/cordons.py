@@ -18,23 +18,22 @@ from typing import TYPE_CHECKING, Any
 from distributed.core import Status
 
 from dask_adaptive_agent import patching, wire
-from dask_adaptive_agent.component import Component, logged
-from dask_adaptive_agent.demand.durations import has_begun
+from dask_adaptive_agent.component import Component, Context
+from dask_adaptive_agent.demand.durations import Durations, has_begun
+from dask_adaptive_agent.guard import logged
 from dask_adaptive_agent.patching import Call, Patch, Patches
+from dask_adaptive_agent.pins.pinned_workers import PinnedWorkers
 from dask_adaptive_agent.quotas.deadlines import LOOK_S, SEARCH_S, Deadlines
 from dask_adaptive_agent.quotas.failures import Failures, Record
+from dask_adaptive_agent.quotas.roster import Entry
 from dask_adaptive_agent.quotas.worker_limits import NEVER, PASSED
-from dask_adaptive_agent.service.service import SHORT, SHORTEST_LOOK_S, Cordon, Gate, Taker, Why
+from dask_adaptive_agent.service.service import SHORT, SHORTEST_LOOK_S, Cordon, Gate, Service, Why
 from dask_adaptive_agent.service.task_mover import Mover, stealing
 from dask_adaptive_agent.text import duration, plural
 from dask_adaptive_agent.worker_side import lifetime
 
 if TYPE_CHECKING:
     from distributed.scheduler import TaskState, WorkerState
-
-    from dask_adaptive_agent.agent import Agent
-    from dask_adaptive_agent.patching import Patches
-    from dask_adaptive_agent.quotas.roster import Entry
 
 logger = logging.getLogger(__name__)
 
@@ -62,13 +61,15 @@ REFUSED = "dask-adaptive-refused"
 class Cordons(Component):
     """Every worker that is cordoned, by address."""
 
-    def __init__(self, agent: Agent) -> None:
-        super().__init__(agent)
-        self.entries, self.limits = agent.roster.entries, agent.limits
-        self.durations, self.service = agent.durations, agent.service
+    def __init__(
+        self, context: Context, service: Service, pins: PinnedWorkers, durations: Durations
+    ) -> None:
+        super().__init__(context)
+        self.entries, self.limits = context.roster.entries, context.limits
+        self.durations, self.service, self.pins = durations, service, pins
         self.failures = Failures(self.clock, lambda: len(self.scheduler.workers))
-        self.assigned = AssignedRuns(agent)
-        self.deadlines = Deadlines(agent)
+        self.assigned = AssignedRuns(context, self.reached)
+        self.deadlines = Deadlines(context, service, durations)
         self.ongoing = self.service.cordoned
         self._is_closed = False
         self._timer: asyncio.TimerHandle | None = None  # None: not started, or closed
@@ -85,7 +86,7 @@ class Cordons(Component):
         patches.listen(patching.RESCHEDULE, self._count)
 
     def start(self) -> None:
-        """From now on, look without being asked."""
+        """Begin to look by timer."""
         self._arm(LOOK_S)
 
     def limits_changed(self) -> None:
@@ -118,7 +119,7 @@ class Cordons(Component):
             if now >= self.durations.next_at:
                 self.durations.report(msg, now)
             entry.runs = runs = entry.runs + 1
-            if runs >= entry.stop_at:
+            if runs >= entry.cordon_at:
                 self.reached(entry)
 
     def _count_failure(self, msg: dict[str, Any]) -> None:
@@ -164,12 +165,12 @@ class Cordons(Component):
 
     def is_spent(self, ws: WorkerState) -> bool:
         """Tells whether an exact quota is used up: not one run more, even if it is the only one."""
-        entry = self.agent.roster.of(ws)
+        entry = self.context.roster.of(ws)
         return entry is not None and self.assigned.given(entry) >= entry.exact_at
 
     def has_ended(self, ws: WorkerState) -> bool:
         """Tells whether the end has passed that a worker itself, or the operator, has announced."""
-        entry = self.agent.roster.of(ws)
+        entry = self.context.roster.of(ws)
         is_past = entry is not None and entry.ends_at <= self.clock()
         return is_past or lifetime.left_s(ws) <= 0
 
@@ -183,16 +184,16 @@ class Cordons(Component):
     def take_back(self, gate: Gate) -> None:
         """Open a gate that was somebody else's, unless its worker is to be cordoned."""
         with logged(logger, "Failed to cordon worker %s", gate.ws.address):
-            entry = self.agent.roster.of(gate.ws)
+            entry = self.context.roster.of(gate.ws)
             if entry is not None and self._cordon(entry, gate):
                 return
-        self.service.hand(gate, Taker.NOBODY)
+        self.service.hand(gate)
 
     def room(self, ws: WorkerState) -> int:
         """The number of tasks bound to a worker that its exact quota still allows."""
         entry = self.entries.get(ws.address)
         # A shuffle that has begun must end: its workers are pinned, so no other one would come.
-        if entry is None or entry.exact_at == NEVER or ws.address in self.agent.pins.in_shuffles():
+        if entry is None or entry.exact_at == NEVER or ws.address in self.pins.in_shuffles():
             return NEVER
         return max(0, entry.exact_at - self.assigned.given(entry))
 
@@ -220,7 +221,7 @@ class Cordons(Component):
         self.durations.switch(False)
         self.assigned.uninstall()
         for cordon in [] if is_closing else list(self.ongoing.values()):
-            self.service.hand(cordon.gate, Taker.NOBODY)
+            self.service.hand(cordon.gate)
         self.ongoing.clear()
 
     def _refresh(self) -> None:
@@ -232,14 +233,14 @@ class Cordons(Component):
 
     def _apply_to(self, entry: Entry) -> None:
         limit = self.limits.of_worker(entry.ws)
-        entry.stop_at = limit.runs
+        entry.cordon_at = limit.runs
         entry.exact_at = limit.runs if limit.rules.exact else NEVER
         # The operator no longer knows an end that has passed; keep it for a while: `LATE_S`.
         entry.ends_at = entry.ends_at if limit.ends_at == PASSED else limit.ends_at
 
     def _at_limit(self) -> list[Entry]:
         """Workers that are to be cordoned and are not, the most pressing first."""
-        near = [e for e in self.entries.values() if e.runs >= e.stop_at or e.record is not None]
+        near = [e for e in self.entries.values() if e.runs >= e.cordon_at or e.record is not None]
         if self.limits.are_exact:
             near += self.assigned.near()
         at_limit = []
@@ -263,7 +264,7 @@ class Cordons(Component):
         """The reason for which a worker may be cordoned, the number of others left aside."""
         why = self._limit_of(entry)
         is_certain = why is None or why.is_exact
-        return why if is_certain or not self.agent.pins.is_pinned(entry.ws) else None
+        return why if is_certain or not self.pins.is_pinned(entry.ws) else None
 
     def _cordon(self, entry: Entry, gate: Gate | None = None) -> bool:
         """
@@ -285,8 +286,8 @@ class Cordons(Component):
         gate = gate or self._own_gate(ws, why)
         if gate is None:
             return False
-        self.agent.expect_leaving()
-        cordon = Cordon(gate, why, self.clock(), Mover(self.agent, ws), group)
+        self.context.expect_leaving()
+        cordon = Cordon(gate, why, self.clock(), Mover(self.context, ws), group)
         self.service.hand(gate, cordon)
         self._report(entry, why)
         self._hasten()
@@ -309,7 +310,7 @@ class Cordons(Component):
         if why.kind not in (wire.S_TASKS, SHORT, *entry.noted):
             entry.noted.add(why.kind)
             message = f"{entry.ws.name} gets no more tasks: {why.message}"
-            self.agent.notes.add(wire.N_QUOTA_REACHED, message, [str(entry.ws.name)])
+            self.context.notes.add(wire.N_QUOTA_REACHED, message, [str(entry.ws.name)])
 
     def _limit_of(self, entry: Entry) -> Why | None:
         """The limit it has come to; unbounded ones first, not to take another worker's place."""
@@ -321,8 +322,8 @@ class Cordons(Component):
         if self.deadlines.is_short(entry):
             return Why(SHORT, self.deadlines.message(entry), is_bounded=False)
         failed = self._why_failed(entry)
-        if failed is None and entry.runs >= entry.stop_at:
-            return Why(wire.S_TASKS, f"has made {entry.runs} of {entry.stop_at} runs")
+        if failed is None and entry.runs >= entry.cordon_at:
+            return Why(wire.S_TASKS, f"has made {entry.runs} of {entry.cordon_at} runs")
         return failed
 
     def _why_failed(self, entry: Entry) -> Why | None:
@@ -371,7 +372,7 @@ class Cordons(Component):
             cordon.mover.ask(
                 back=self.deadlines.may_wait, stays=lambda ts: has_begun(entry.ws, ts) or fits(ts)
             )
-        if entry.runs < entry.stop_at and self._why_failed(entry) is None:
+        if entry.runs < entry.cordon_at and self._why_failed(entry) is None:
             cordon.gate.offer(fits, self.room)
 
     def _release_surplus(self) -> None:
@@ -386,13 +387,13 @@ class Cordons(Component):
                 self._release(address)
 
     def _release(self, address: str) -> None:
-        self.service.hand(self.ongoing[address].gate, Taker.NOBODY)
+        self.service.hand(self.ongoing[address].gate)
 
     def _look_alone(self) -> None:
         """One look of the timer's."""
         is_done = True
         try:
-            self.agent.lease.check()
+            self.context.lease.check()
             self._refresh()
             self._look(AT_ONCE)
             is_done = self._begin(self._short(), BEGIN_S)
@@ -417,7 +418,7 @@ class Cordons(Component):
         if self.ongoing:
             work_s = min(len(self.ongoing), AT_ONCE) / 250
             pause_s = min(pause_s, max(SHORTEST_LOOK_S, work_s))
-        return max(0.0, min(pause_s, self.agent.lease.left_s + SHORTEST_LOOK_S))
+        return max(0.0, min(pause_s, self.context.lease.left_s + SHORTEST_LOOK_S))
 
     def _hasten(self) -> None:
         if self._timer is not None:
@@ -441,8 +442,9 @@ class AssignedRuns(Component):
     victim has agreed, so they count from their request on.
     """
 
-    def __init__(self, agent: Agent) -> None:
-        super().__init__(agent)
+    def __init__(self, context: Context, reached: Callable[[Entry], None]) -> None:
+        super().__init__(context)
+        self._reached = reached  # to be called for a worker that may have come to its quota
         self._patches = Patches(self.scheduler)
         self._put: list[Patch] = []
 
@@ -468,7 +470,7 @@ class AssignedRuns(Component):
         arriving = len(self._in_flight)
         return [
             entry
-            for entry in self.agent.roster.entries.values()
+            for entry in self.context.roster.entries.values()
             if entry.runs + len(entry.ws.processing) + arriving >= entry.exact_at
         ]
 
@@ -486,9 +488,9 @@ class AssignedRuns(Component):
         return extension.in_flight if extension is not None else {}
 
     def _check(self, ws: WorkerState) -> None:
-        entry = self.agent.roster.entries.get(ws.address)
+        entry = self.context.roster.entries.get(ws.address)
         if entry is not None and self.given(entry) >= entry.exact_at:
-            self.agent.cordons.reached(entry)  # never raises
+            self._reached(entry)  # never raises
 
     def _adding(self, stock: Call) -> Call:
         def add_to_processing(ts: TaskState, ws: WorkerState, *args: Any, **kwargs: Any) -> Any:

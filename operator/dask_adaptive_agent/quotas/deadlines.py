@@ -17,17 +17,16 @@ from typing import TYPE_CHECKING
 from distributed.core import Status
 
 from dask_adaptive_agent import wire
-from dask_adaptive_agent.component import Component
-from dask_adaptive_agent.demand.durations import TO_COME, Stage, TaskKind, is_among
+from dask_adaptive_agent.component import Component, Context
+from dask_adaptive_agent.demand.durations import TO_COME, Durations, Stage, TaskKind, is_among
+from dask_adaptive_agent.quotas.roster import Entry
 from dask_adaptive_agent.quotas.worker_limits import UNNAMED
+from dask_adaptive_agent.service.service import Service
 from dask_adaptive_agent.text import duration, group_of
 from dask_adaptive_agent.worker_side import lifetime
 
 if TYPE_CHECKING:
     from distributed.scheduler import TaskPrefix, TaskState
-
-    from dask_adaptive_agent.agent import Agent
-    from dask_adaptive_agent.quotas.roster import Entry
 
 #: Seconds between two looks while some worker has an end, and between two searches for ends that
 #: workers report by themselves.
@@ -46,9 +45,9 @@ NOTE_AGAIN_S = 600.0
 class Deadlines(Component):
     """Says which workers are short of time, as of the last look."""
 
-    def __init__(self, agent: Agent) -> None:
-        super().__init__(agent)
-        self.entries, self.durations = agent.roster.entries, agent.durations
+    def __init__(self, context: Context, service: Service, durations: Durations) -> None:
+        super().__init__(context)
+        self.entries, self.durations, self._service = context.roster.entries, durations, service
         self.have_ends = self.may_wait = False  # the latter: for workers that are on their way
         #: By the resources that they want: duration of the longest kind that is yet to begin, and
         #: that somebody in service can finish.
@@ -94,7 +93,7 @@ class Deadlines(Component):
         if not anew and now < self._look_at:
             return
         self._look_at = now + LOOK_S
-        if self.agent.settings.lifetime_s and (anew or now >= self._search_at):
+        if self.context.settings.lifetime_s and (anew or now >= self._search_at):
             self._search_at = now + SEARCH_S
             for entry in self.entries.values():
                 if lifetime.METRIC in entry.ws.metrics:
@@ -119,7 +118,7 @@ class Deadlines(Component):
         return any([self._need(kind) for kind in came])
 
     def _need(self, kind: TaskKind) -> bool:
-        """Whether it takes longer than what was known to be needed."""
+        """Note a kind that is needed; true if it takes longer than those known."""
         needed_s, known_s = kind.expected_s + SLACK_S, self._needed.get(kind.resources, 0.0)
         self._needed[kind.resources] = max(needed_s, known_s)
         self._needed_s = max(needed_s, self._needed_s)
@@ -127,18 +126,18 @@ class Deadlines(Component):
 
     def _judge(self, now: float) -> None:
         # Locals, because this is done for each of thousands of workers.
-        running, since, is_short = Status.running, now - LATE_S, self.agent.service.is_short
+        running, since, is_short = Status.running, now - LATE_S, self._service.is_short
         in_service = [
             e for e in self.entries.values() if e.ws.status is running or is_short(e.ws.address)
         ]
         # One that registers runs before the next look.
         shortest_s = min([e.ends_at - now for e in self.entries.values() if e.ends_at > since])
         self.may_wait = self.may_wait_for(frozenset())
-        fresh_s = max([one.fresh_s for one in self.agent.limits.rules], default=math.inf)
+        fresh_s = max([one.fresh_s for one in self.context.limits.rules], default=math.inf)
 
         @cache
         def reach_s(wanted: frozenset[str]) -> float:
-            """How long the longest-lived worker still lives that has these resources."""
+            """Seconds that the longest-lived worker with these resources has left."""
             left = [
                 e.ends_at - now if e.ends_at > since else math.inf
                 for e in in_service
@@ -166,20 +165,21 @@ class Deadlines(Component):
             return False
         every = [e.ws for e in self.entries.values()] if wanted else []
         others = {group_of(ws).stem for ws in every if not wanted <= ws.resources.keys()}
-        return self.agent.plans.are_arriving(but=others) or self.agent.roster.is_settling(wanted)
+        plans, roster = self.context.plans, self.context.roster
+        return plans.are_arriving(but=others) or roster.is_settling(wanted)
 
     @property
     def _floor_s(self) -> float:
-        return max([one.floor_s for one in self.agent.limits.rules], default=UNNAMED.floor_s)
+        return max([one.floor_s for one in self.context.limits.rules], default=UNNAMED.floor_s)
 
     def _note_too_long(self, kind: TaskKind, most_s: float, now: float) -> None:
         name = kind.prefix.name
         if now - self._noted_at.get(name, -math.inf) < NOTE_AGAIN_S:
             return
         self._noted_at[name] = now
-        fresh_s = max([one.fresh_s for one in self.agent.limits.rules], default=math.inf)
+        fresh_s = max([one.fresh_s for one in self.context.limits.rules], default=math.inf)
         fresh = f" (a new one: {duration(fresh_s)})" if math.isfinite(fresh_s) else ""
-        self.agent.notes.add(
+        self.context.notes.add(
             wire.N_TASK_TOO_LONG,
             f"tasks {name} are expected to take {duration(kind.expected_s)}, and no worker lives "
             f"so long: the longest has {duration(most_s)} left{fresh}. They run where the "

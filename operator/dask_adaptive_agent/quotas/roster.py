@@ -8,17 +8,13 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from operator import itemgetter
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from distributed.core import Status
+from distributed.scheduler import Scheduler, WorkerState
 
+from dask_adaptive_agent.quotas.failures import Record
 from dask_adaptive_agent.quotas.worker_limits import NEVER
 from dask_adaptive_agent.text import common_name
-
-if TYPE_CHECKING:
-    from distributed.scheduler import Scheduler, WorkerState
-
-    from dask_adaptive_agent.quotas.failures import Record
 
 #: No names by address.
 NOBODY: Mapping[str, str] = MappingProxyType({})
@@ -37,11 +33,11 @@ class Entry:
     active_at: float  # when it last had a task, reported a run, or joined
     joined_at: float | None  # None: before the agent came
     runs: int = 0  # that it has reported
-    stop_at: int = NEVER  # reported runs at which its quota is reached
+    cordon_at: int = NEVER  # reported runs at which its quota is reached
     exact_at: int = NEVER  # the same, counting what is assigned to it
     ends_at: float = math.inf  # by what the operator has said, or the worker itself
     record: Record | None = None  # of its failures, if there were any
-    noted: set[str] = field(default_factory=set)  # kinds of limits it was told to have come to
+    noted: set[str] = field(default_factory=set)  # kinds of limits that were reported
     sole_bytes: int = 0
     sole_key: tuple[int, int] = (0, 0)  # (nbytes, results) that sole_bytes is of
     sole_look: int = 0  # which look that was
@@ -60,6 +56,7 @@ class Roster:
         self._clock = clock
         self.entries: dict[str, Entry] = {}
         self.known = 0  # slots given so far
+        self._looks = 0  # at results
         for entry in self.sync().values():
             entry.joined_at = None
 
@@ -96,7 +93,7 @@ class Roster:
         return any([ws.status is Status.init and wanted <= ws.resources.keys() for ws in joined])
 
     def named(
-        self, names: Iterable[str], ending: Mapping[str, str] = NOBODY
+        self, names: Iterable[str], terminating: Mapping[str, str] = NOBODY
     ) -> list[list[WorkerState]]:
         """
         The workers that each of these means: an address, the name they have on the wire, or else
@@ -106,15 +103,15 @@ class Roster:
         the text of a name; each of them is meant then. But where `ending` names some by address,
         they alone are meant: another worker may have taken their name.
         """
-        asked, workers = list(names), self._scheduler.workers
+        requested, workers = list(names), self._scheduler.workers
         exact: dict[str, list[WorkerState]] = defaultdict(list)
         common: dict[str, list[WorkerState]] = defaultdict(list)
-        for ws in () if workers.keys() >= set(asked) else workers.values():
-            exact[ending.get(ws.address, str(ws.name))].append(ws)
+        for ws in () if workers.keys() >= set(requested) else workers.values():
+            exact[terminating.get(ws.address, str(ws.name))].append(ws)
         for own, found in exact.items():
-            exact[own] = [ws for ws in found if ws.address in ending] or found
+            exact[own] = [ws for ws in found if ws.address in terminating] or found
             common[common_name(own)] += exact[own]
-        return [[workers[n]] if n in workers else exact.get(n) or common[n] for n in asked]
+        return [[workers[n]] if n in workers else exact.get(n) or common[n] for n in requested]
 
     def add(self, ws: WorkerState) -> Entry:
         """A new entry, whoever had the address before."""
@@ -124,24 +121,18 @@ class Roster:
         self.known += 1
         return entry
 
+    def weigh(self) -> None:
+        """
+        Keep `Entry.sole_bytes` fresh: bytes of results that one worker alone holds.
 
-class SoleBytes:
-    """
-    Keeps `Entry.sole_bytes` fresh: bytes of results that one worker alone holds.
-
-    With no more results than `BUDGET`, all are looked at each time and every figure is exact. With
-    more, workers whose data has changed come first, idle ones before busy ones; one that must wait
-    counts all of its data (too much, so it is never taken for cheap to lose). The others are
-    looked at in turn: copies elsewhere may be gone.
-    """
-
-    def __init__(self) -> None:
-        self._looks = 0
-
-    def refresh(self, entries: Iterable[Entry]) -> None:
+        With no more results than `BUDGET`, all are looked at each time and every figure is exact.
+        With more, workers whose data has changed come first, idle ones before busy ones; one that
+        must wait counts all of its data (too much, so it is never taken for cheap to lose). The
+        others are looked at in turn: copies elsewhere may be gone.
+        """
         holders = []  # in which order, how many results, and the entry
         results = 0
-        for entry in entries:
+        for entry in self.entries.values():
             ws = entry.ws
             n = len(ws.has_what)  # a property: asked once a worker
             has_changed = entry.sole_key != (ws.nbytes, n)

@@ -14,13 +14,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
+
+from distributed.scheduler import WorkerState
 
 from dask_adaptive_agent import wire
 from dask_adaptive_agent.protocol.requests import LONGEST_MS, Malformed, Request, bounded, shown
-
-if TYPE_CHECKING:
-    from distributed.scheduler import WorkerState
 
 #: `runs` of a worker that may make any number of them.
 NEVER = 2**62
@@ -114,7 +113,7 @@ class WorkerLimits:
         self.rules, self._by_name = rules, by_name
 
     def may_cordon(self, group: str, counts: Counter[str]) -> bool:
-        """Whether one more may be out of service, beside so many of each group."""
+        """True if one more may be cordoned, beside so many of each group."""
         of_group = self.group_cordons.get(group, self.cordons)
         return sum(counts.values()) < self.cordons and counts[group] < of_group
 

@@ -123,9 +123,8 @@ class IdentityRelief(Relief):
         except Exception as error:
             # Fail open: metrics that are no plain data, above all.
             logger.debug("Failed to keep the answer to identity", exc_info=True)
-            self.agent.reliefs.give_up(
-                self.name, f"the answer to identity can't be kept: {error!r:.200}"
-            )
+            why = f"the answer to identity can't be kept: {error!r:.200}"
+            self.reliefs.give_up(self.name, why)
         self._counts["stock"] += 1
         return self._stock(**request)
 
@@ -162,7 +161,7 @@ class IdentityRelief(Relief):
 
 
 def _read(message: Any) -> Any:
-    """As it arrives at a client."""
+    """The message that arrives at a client."""
     return protocol.loads(protocol.dumps(message))  # type: ignore[no-untyped-call]
 
 
@@ -172,7 +171,7 @@ class ClientInfoRelief(Relief):
     name = "clientInfo"
 
     def install(self) -> None:
-        self._told: set[str] = set()  # ids of those that are quiet
+        self._slowed: set[str] = set()  # ids of those that are quiet
         self._counts = {"heartbeats": 0, "adjusted": 0}
         _prove(type(self.scheduler).client_heartbeat)
         hook = self.patches.put(patching.CLIENT_HEARTBEAT, lambda stock: self.client_heartbeat)
@@ -181,7 +180,7 @@ class ClientInfoRelief(Relief):
     def uninstall(self) -> None:
         super().uninstall()
         interval = heartbeat_interval(len(self.scheduler.clients)) * 10
-        for client in self._told:
+        for client in self._slowed:
             comm = self.scheduler.client_comms.get(client)
             if comm is not None and not comm.closed():
                 self._send(client, interval)
@@ -195,10 +194,10 @@ class ClientInfoRelief(Relief):
         self._counts["heartbeats"] += 1
         self.scheduler.clients[client].last_seen = time.time()
         # A client that has lost its connection comes back under its id, with what it was told.
-        if client not in self._told:
-            if len(self._told) > 2 * len(self.scheduler.clients) + 1000:
-                self._told &= self.scheduler.clients.keys()
-            self._told.add(client)
+        if client not in self._slowed:
+            if len(self._slowed) > 2 * len(self.scheduler.clients) + 1000:
+                self._slowed &= self.scheduler.clients.keys()
+            self._slowed.add(client)
             self._counts["adjusted"] += 1
             self._send(client, QUIET_S)
 

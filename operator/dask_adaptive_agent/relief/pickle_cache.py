@@ -188,7 +188,7 @@ def _is_plain(obj: Any, kind: Any) -> bool:
     )
 
 
-def _is_told_by_name(obj: Any, kind: type) -> bool:
+def _is_known_by_name(obj: Any, kind: type) -> bool:
     """A member of an enumeration (its class and a name or value), or `list[int]` and the like."""
     is_enumerated = issubclass(kind, enum.Enum) and kind.__reduce_ex__.__module__ == "enum"
     is_generic = kind.__module__ in ("typing", "types") and typing.get_origin(obj) is not None
@@ -257,7 +257,7 @@ class _Maker(cloudpickle.Pickler):  # type: ignore[misc]
             self._note(obj, _loaded)
         elif kind in READ:
             self._note(obj, READ[kind])
-        elif kind not in IMMUTABLE and not _is_told_by_name(obj, kind):
+        elif kind not in IMMUTABLE and not _is_known_by_name(obj, kind):
             require(_is_plain(obj, kind))
             self._note(obj, _instance)
             self._note(kind, _diverting)

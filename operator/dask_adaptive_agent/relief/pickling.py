@@ -22,7 +22,7 @@ from functools import partial
 from operator import attrgetter, itemgetter
 from time import perf_counter
 from types import BuiltinFunctionType, FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
 from distributed import worker as distributed_worker
@@ -40,12 +40,8 @@ from dask_adaptive_agent.relief.pickle_cache import (
     is_importable,
     require,
 )
-from dask_adaptive_agent.relief.registry import Mismatch, Relief
+from dask_adaptive_agent.relief.registry import Mismatch, Relief, Reliefs
 from dask_adaptive_agent.relief.serialization import SerializationMeter
-
-if TYPE_CHECKING:
-    from dask_adaptive_agent.agent import Agent
-    from dask_adaptive_agent.relief.sharing import Sharing
 
 logger = logging.getLogger(__name__)
 
@@ -196,7 +192,7 @@ class TaskPickles:
         return self._in_one_pass(task, buffers, put_in) if data is None else (data, False)
 
     def _by_name(self, task: Any, buffers: list[Any]) -> bytes | None:
-        """What pickle makes of a task alone, as stock code would; None: it is not for pickle."""
+        """Pickle a task without what is kept, as stock code would; None: not for pickle."""
         called = function = callable_of(task)
         while type(called) is partial:
             called = called.func
@@ -269,25 +265,16 @@ PICKLES = TaskPickles()
 
 
 class PicklingRelief(Relief):
-    """
-    Callables are pickled once, not for each task, from 2023.8.1 on.
-
-    `Shared`: their bytes cross to each worker once as well.
-    """
+    """Callables are pickled once, not for each task, from 2023.8.1 on."""
 
     name = "pickling"
 
-    def __init__(self, agent: Agent, choice: str = wire.AUTO) -> None:
-        super().__init__(agent, choice)
-        is_shared = choice == wire.SHARED
+    def __init__(self, reliefs: Reliefs, choice: str = wire.AUTO) -> None:
+        super().__init__(reliefs, choice)
         #: The cost of serializing, by function, for whoever observes.
-        self.meter = SerializationMeter(self.clock, agent.notes.add, is_shared=is_shared)
-        self._sharing: Sharing | None = None
-        if is_shared:
-            # Imported on demand: hardly anybody chooses it.
-            from dask_adaptive_agent.relief.sharing import Sharing
-
-            self._sharing = Sharing(self.scheduler, self.patches, PICKLES, self.meter)
+        self.meter = SerializationMeter(
+            self.clock, self.context.notes.add, is_shared=choice == wire.SHARED
+        )
         self._timer: object | None = None
 
     def install(self) -> None:
@@ -302,25 +289,18 @@ class PicklingRelief(Relief):
         finally:
             PICKLES.remove(unheard)
         PICKLES.add(self.meter)
-        if self._sharing is not None:
-            self._sharing.install()
         self._age()
 
     def uninstall(self) -> None:
         if self._timer is not None:
             self.scheduler.loop.remove_timeout(self._timer)
             self._timer = None
-        try:
-            if self._sharing is not None:
-                self._sharing.uninstall()
-        finally:
-            self.patches.close()
-            PICKLES.remove(self.meter)
+        super().uninstall()
+        PICKLES.remove(self.meter)
 
     def counts(self) -> dict[str, int]:
         """Of the process: schedulers in it share what they keep."""
-        shared = {} if self._sharing is None else self._sharing.counts()
-        return {**PICKLES.counts(), **shared}
+        return PICKLES.counts()
 
     def _age(self) -> None:
         PICKLES.cache.age()

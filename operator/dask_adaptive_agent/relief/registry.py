@@ -13,17 +13,15 @@ import logging
 import os
 from collections.abc import Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import distributed
 
 from dask_adaptive_agent import patching, wire
-from dask_adaptive_agent.component import Component, logged
+from dask_adaptive_agent.component import Component, Context
+from dask_adaptive_agent.guard import logged
 from dask_adaptive_agent.patching import Mismatch as Mismatch
 from dask_adaptive_agent.patching import Patches
-
-if TYPE_CHECKING:
-    from dask_adaptive_agent.agent import Agent
 
 logger = logging.getLogger(__name__)
 
@@ -34,12 +32,14 @@ VARIABLE = "DASK_ADAPTIVE_RELIEF"
 #: relief is applied: what it imports may be gone from a newer release, and only it with it. Modules
 #: that are named for a release go when no older one is supported any more.
 KINDS = {
-    "prefixes": "dask_adaptive_agent.relief.before_2024_6:PrefixesRelief",
+    "prefixes": "dask_adaptive_agent.relief.before_2025_4:PrefixesRelief",
     "pickling": "dask_adaptive_agent.relief.pickling:PicklingRelief",
     "host": "dask_adaptive_agent.relief.before_2025_4:HostRelief",
     "identity": "dask_adaptive_agent.relief.before_2026_7:IdentityRelief",
     "clientInfo": "dask_adaptive_agent.relief.before_2026_7:ClientInfoRelief",
 }
+#: Those that another choice than `Auto` is made by.
+OF_CHOICE = {wire.SHARED: "dask_adaptive_agent.relief.sharing:SharedPicklingRelief"}
 
 #: The releases of distributed that have each relief's load.
 RELEASES = {
@@ -80,9 +80,10 @@ class Relief(Component):
     #: As in `wire.RELIEFS`.
     name: ClassVar[str]
 
-    def __init__(self, agent: Agent, choice: str = wire.AUTO) -> None:
+    def __init__(self, reliefs: Reliefs, choice: str = wire.AUTO) -> None:
         """`choice`: one of `wire.RELIEFS[name]`, never `wire.DISABLED`."""
-        super().__init__(agent)
+        super().__init__(reliefs.context)
+        self.reliefs = reliefs
         #: Its changes of upstream's code; `uninstall` puts them back.
         self.patches = Patches(self.scheduler)
         self._counts: dict[str, int] = {}
@@ -116,8 +117,8 @@ class Reliefs(Component):
     way: what failed once fails again, and each try costs the scheduler time.
     """
 
-    def __init__(self, agent: Agent) -> None:
-        super().__init__(agent)
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
         self._states: dict[str, State] = {}
         self._choices: dict[str, str] = {}
         self._active: dict[str, Relief] = {}
@@ -161,31 +162,24 @@ class Reliefs(Component):
         if not is_needed(name):
             why = f"distributed {RELEASES[name]} has this load; this is {_VERSION}"
             return wire.R_NOT_NEEDED, why
-        try:
-            module, _, attribute = KINDS[name].partition(":")
-            kind: type[Relief] = getattr(import_module(module), attribute)
-            self._active[name] = kind(self.agent, choice)
-            self._active[name].install()
-        except Mismatch as error:
-            why = str(error)
-        except Exception as error:
-            logger.exception("Relief %s can't be applied", name)
-            why = f"it can't be applied: {error!r:.200}"
-        else:
-            return wire.R_ACTIVE, "" if choice == wire.AUTO else choice
-        self._remove(name)
-        return self._failed(name, why)
+        if why := self.context.problem_of(name, self._install, name, choice):
+            self._remove(name)
+            self.context.stock_serves(name, why)
+            return wire.R_FAILED, why
+        return wire.R_ACTIVE, "" if choice == wire.AUTO else choice
+
+    def _install(self, name: str, choice: str) -> None:
+        module, _, attribute = OF_CHOICE.get(choice, KINDS[name]).partition(":")
+        kind: type[Relief] = getattr(import_module(module), attribute)
+        self._active[name] = kind(self, choice)
+        self._active[name].install()
 
     def give_up(self, name: str, message: str) -> None:
         """A relief finds that it cannot go on: it is removed, and stock code serves."""
         if name in self._active:
             self._remove(name)
-            self._states[name] = self._failed(name, message)
-
-    def _failed(self, name: str, message: str) -> State:
-        logger.warning("Relief %s is off, stock code serves: %s", name, message)
-        self.agent.notes.add(wire.N_RELIEF_FAILED, f"{name} is off, stock code serves: {message}")
-        return wire.R_FAILED, message
+            self.context.stock_serves(name, message)
+            self._states[name] = wire.R_FAILED, message
 
     def _remove(self, name: str) -> None:
         relief = self._active.pop(name, None)

@@ -57,7 +57,7 @@ class SerializationMeter:
     """The seconds and bytes that one scheduler spends on serializing tasks."""
 
     clock: Callable[[], float]
-    tell: Callable[[str, str], None]  # called from `answer` only, with kind and message
+    notify: Callable[[str, str], None]  # called from `answer` only, with kind and message
     cpu: Callable[[], float] = time.process_time  # seconds that this process has used
     is_shared: bool = False  # callables cross to each worker once already
 
@@ -96,7 +96,7 @@ class SerializationMeter:
             self._bytes += nbytes
 
     def answer(self) -> wire.SerializedPart:
-        """As of now. Call it on the scheduler's event loop: it may tell people of a heavy load."""
+        """Return the cost so far. On the scheduler's event loop: it may notify of a heavy load."""
         with self._lock:
             self._end_slice()
             answer: wire.SerializedPart = {
@@ -117,7 +117,7 @@ class SerializationMeter:
             }
             heavy, self._heavy = self._heavy, ""
         if heavy:
-            self.tell(wire.N_SERIALIZATION_HEAVY, heavy)
+            self.notify(wire.N_SERIALIZATION_HEAVY, heavy)
         return answer
 
     def _dearest(self) -> list[tuple[tuple[str, str], _Row]]:

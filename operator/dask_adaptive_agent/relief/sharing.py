@@ -31,19 +31,21 @@ from distributed.protocol import core
 from distributed.protocol.serialize import Pickled, ToPickle
 from distributed.utils import ensure_memoryview
 
-from dask_adaptive_agent import patching
-from dask_adaptive_agent.component import logged
+from dask_adaptive_agent import patching, wire
+from dask_adaptive_agent.guard import logged
 from dask_adaptive_agent.patching import Patch, Patches
 from dask_adaptive_agent.relief.pickle_cache import PROTOCOL, KeptPickle
 from dask_adaptive_agent.relief.pickling import (
+    PICKLES,
     TASK,
+    PicklingRelief,
     TaskPickles,
     callable_of,
     is_task,
     prove,
     whole,
 )
-from dask_adaptive_agent.relief.registry import Mismatch
+from dask_adaptive_agent.relief.registry import Mismatch, Reliefs
 from dask_adaptive_agent.relief.serialization import SerializationMeter
 
 logger = logging.getLogger(__name__)
@@ -311,3 +313,24 @@ class Sharing(SchedulerPlugin):
         # Fail open: they hold it until they end.
         with logged(logger, "Failed to have workers drop callables"):
             await self._scheduler.broadcast(msg=message, workers=workers, on_error="ignore")
+
+
+class SharedPicklingRelief(PicklingRelief):
+    """Callables are pickled once, and cross to each worker once."""
+
+    def __init__(self, reliefs: Reliefs, choice: str = wire.SHARED) -> None:
+        super().__init__(reliefs, choice)
+        self._sharing = Sharing(self.scheduler, self.patches, PICKLES, self.meter)
+
+    def install(self) -> None:
+        super().install()
+        self._sharing.install()
+
+    def uninstall(self) -> None:
+        try:
+            self._sharing.uninstall()
+        finally:
+            super().uninstall()
+
+    def counts(self) -> dict[str, int]:
+        return {**super().counts(), **self._sharing.counts()}

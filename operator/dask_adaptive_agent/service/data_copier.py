@@ -12,17 +12,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from distributed.core import Status
 
 from dask_adaptive_agent import patching
-from dask_adaptive_agent.component import Component, logged
+from dask_adaptive_agent.component import Component, Context
 from dask_adaptive_agent.demand.graph_shape import is_bound
+from dask_adaptive_agent.guard import logged
+from dask_adaptive_agent.patching import Patches
+from dask_adaptive_agent.service.service import Service
 from dask_adaptive_agent.service.task_mover import considered
 from dask_adaptive_agent.text import group_of
 
 if TYPE_CHECKING:
     from distributed.scheduler import TaskState, WorkerState
-
-    from dask_adaptive_agent.agent import Agent
-    from dask_adaptive_agent.patching import Patches
-    from dask_adaptive_agent.service.service import Service
 
 logger = logging.getLogger(__name__)
 
@@ -113,10 +112,10 @@ class RequestedCopies(Component):
     when the scheduler does: before that has the result computed again, by whomever.
     """
 
-    def __init__(self, agent: Agent) -> None:
-        super().__init__(agent)
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
         #: By key and address: how many were asked for at once. Empty: nobody is asked now.
-        self.asked: dict[Any, dict[str, int]] = {}
+        self.requested: dict[Any, dict[str, int]] = {}
         self.most: dict[Any, int] = {}  # that may be asked for together with it
         self.failures: dict[Any, dict[str, str]] = {}  # why, asked for it alone
         self._homes: dict[Any, _Home] = {}
@@ -126,21 +125,21 @@ class RequestedCopies(Component):
         patches.listen(patching.TASK_ERRED, self.failed)
 
     def __contains__(self, key: Any) -> bool:
-        return key in self.asked
+        return key in self.requested
 
     def add(self, key: Any, ws: WorkerState, together: int) -> None:
-        self.asked.setdefault(key, {})[ws.address] = together
+        self.requested.setdefault(key, {})[ws.address] = together
 
     def arrived(self, key: Any, ws: WorkerState) -> None:
-        asked = self.asked.get(key, {})
-        asked.pop(ws.address, None)
-        if not asked and key not in self.failures:
-            self.asked.pop(key, None)
+        requested = self.requested.get(key, {})
+        requested.pop(ws.address, None)
+        if not requested and key not in self.failures:
+            self.requested.pop(key, None)
             self.most.pop(key, None)
 
     def forget(self, key: Any) -> None:
         """The result is not in memory any more: released, or lost with a worker."""
-        for address in self.asked.pop(key):
+        for address in self.requested.pop(key):
             self._free(key, address)
         self.most.pop(key, None)
         self.failures.pop(key, None)
@@ -157,7 +156,7 @@ class RequestedCopies(Component):
         ws: Any = self.scheduler.workers.get(address)
         if ts is None or ws is None or not ts.who_has or ws in ts.who_has:
             return
-        together = self.asked.get(key, {}).pop(address, None)
+        together = self.requested.get(key, {}).pop(address, None)
         if together == AGAIN:
             self.failures.setdefault(key, {})[address] = str(msg.get("exception_text") or "")
         elif together is not None and together > 1:
@@ -257,25 +256,27 @@ class Copier(Component):
     at once.
     """
 
-    def __init__(self, agent: Agent, ws: WorkerState) -> None:
-        super().__init__(agent)
-        self.ws = ws
-        self.service, self.every = agent.service, agent.drains.asked
+    def __init__(
+        self, context: Context, service: Service, every: RequestedCopies, ws: WorkerState
+    ) -> None:
+        super().__init__(context)
+        self.service, self.every, self.ws = service, every, ws
         self.moved = self.moved_bytes = 0
-        self._asked: dict[Any, _Request] = {}
+        self._requests: dict[Any, _Request] = {}
         self._heard: dict[str, float] = {}  # when a recipient last got something, by address
 
     def step(self) -> list[TaskState]:
         """Ask for what was not asked for; returns all that would be lost now."""
         copies = last_copies(self.service, self.ws)
         self._account(copies)
-        asked, running, now, every = self._asked, self.scheduler.running, self.clock(), self.every
+        requests, running = self._requests, self.scheduler.running
+        now, every = self.clock(), self.every
         missing = [
             ts
             for ts in copies
-            if (request := asked.get(ts.key)) is None
+            if (request := requests.get(ts.key)) is None
             or request.ts is not ts
-            or request.recipient.address not in every.asked.get(ts.key, ())  # has failed
+            or request.recipient.address not in every.requested.get(ts.key, ())  # has failed
             or not (request.recipient in running or self.service.is_cordoned(request.recipient))
             or not (now - request.at < PATIENCE_S or self._is_coming(request, now))
         ]
@@ -304,9 +305,9 @@ class Copier(Component):
             if not ts.actor and not any(w.processing_on is self.ws for w in ts.waiters or ())
         ]
         if keys:
-            self._tell(self.scheduler.request_remove_replicas, self.ws.address, keys, "drop")
+            self._send(self.scheduler.request_remove_replicas, self.ws.address, keys, "drop")
 
-    def _tell(self, request: Callable[..., None], address: str, keys: list[Any], why: str) -> None:
+    def _send(self, request: Callable[..., None], address: str, keys: list[Any], why: str) -> None:
         """Ask a worker; one whose connection has just broken is about to be removed."""
         with suppress(OSError):  # CommClosedError: these requests do not go by `worker_send`
             request(address, keys, stimulus_id=f"dask-adaptive-{why}-{self.clock()}")
@@ -314,8 +315,8 @@ class Copier(Component):
     def _account(self, copies: Iterable[TaskState]) -> None:
         left = {ts.key for ts in copies}
         superfluous = []
-        for key in self._asked.keys() - left:
-            request = self._asked.pop(key)
+        for key in self._requests.keys() - left:
+            request = self._requests.pop(key)
             holders = request.ts.who_has or ()
             if request.recipient in holders:
                 self._heard[request.recipient.address] = self.clock()
@@ -336,22 +337,22 @@ class Copier(Component):
         by_recipient: dict[str, list[Any]] = {}
         recipients = self._recipients()
         for ts in sorted(missing, key=lambda ts: ts.nbytes, reverse=True):
-            failed, last = self.every.failures.get(ts.key, {}), self._asked.get(ts.key)
+            failed, last = self.every.failures.get(ts.key, {}), self._requests.get(ts.key)
             late = [last.recipient.address] if last else []
             recipient = recipients.take(ts.nbytes, but={*failed, *late}) or recipients.take(
                 ts.nbytes, but=failed
             )
             if recipient is None:
                 continue  # nobody can: a worker that joins may take it
-            self._asked[ts.key] = _Request(ts, recipient, now)
+            self._requests[ts.key] = _Request(ts, recipient, now)
             self.every.add(ts.key, recipient, len(missing) + under_way)
             by_recipient.setdefault(recipient.address, []).append(ts.key)
         for address, keys in by_recipient.items():
-            self._tell(self.scheduler.request_acquire_replicas, address, keys, "copy")
+            self._send(self.scheduler.request_acquire_replicas, address, keys, "copy")
 
     def _recipients(self) -> _Recipients:
         promised: dict[str, int] = {}
-        for request in self._asked.values():
+        for request in self._requests.values():
             address = request.recipient.address
             promised[address] = promised.get(address, 0) + request.ts.nbytes
         others = considered(self.scheduler.running, self.ws)

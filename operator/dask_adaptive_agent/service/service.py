@@ -1,5 +1,5 @@
 """
-Who is in service and who is not, and the gates that take workers out of service and back.
+Knows which workers are in service, and takes them out and back with gates.
 
 Decides nothing: cordons, drains and stock calls that retire workers are given a worker, or give it
 back, by `Service.hand`.
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import enum
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
@@ -20,14 +19,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from distributed.core import Status
 
 from dask_adaptive_agent import patching
-from dask_adaptive_agent.component import Component
+from dask_adaptive_agent.component import Component, Context
+from dask_adaptive_agent.patching import Patches
 from dask_adaptive_agent.service.task_mover import Mover
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, TaskState, WorkerState
-
-    from dask_adaptive_agent.agent import Agent
-    from dask_adaptive_agent.patching import Patches
 
 #: Seconds between two looks at a worker that is on its way out; a drained one is looked at as
 #: often. The more there is to look at, the longer: all looks together take about 1 % of the loop.
@@ -113,30 +110,25 @@ class Gate:
             # Last: the scheduler assigns what waits at once, and the worker may be shut out again.
             self._set_status(self.reported)
 
-    def release(self) -> None:
-        """Back to service, for good."""
-        self.is_held = False
-        self.open()
-
     def freeze(self) -> None:
         if not self.is_frozen:
             self.is_frozen = True
-            self._tell(Status.closing_gracefully)
+            self._send(Status.closing_gracefully)
 
     def thaw(self) -> None:
         if self.is_frozen:
             self.is_frozen = False
             self.is_settling = True
-            self._tell(self.reported)
+            self._send(self.reported)
 
     def hears(self, status: Any) -> bool:
         """
-        Whether the worker's report of its own status may reach the scheduler.
+        True if the worker's report of its own status may reach the scheduler.
 
         A worker's memory monitor pauses and resumes it, and each time the worker reports its
         status: `running` would bring it back to service. It also confirms what it is told.
         """
-        if self._is_ending:
+        if self._is_closing:
             return False  # told to serve as its process ended, it says that it does
         was_settling = self.is_settling
         if status == "closing_gracefully":
@@ -150,7 +142,7 @@ class Gate:
             return not self.is_frozen
         if self.is_frozen and not was_settling:
             # `Scheduler.retire_workers` has given up, and told it to serve again.
-            self._tell(Status.closing_gracefully)
+            self._send(Status.closing_gracefully)
         return False
 
     def bound(self, room: Room, *, resources: bool = False) -> list[TaskState]:
@@ -163,7 +155,7 @@ class Gate:
         is only counted with `resources`.
         """
         scheduler, ws = self.scheduler, self.ws
-        if not scheduler.unrunnable or self._is_ending or room(ws) <= 0:
+        if not scheduler.unrunnable or self._is_closing or room(ws) <= 0:
             return []
         names = (ws.address, ws.host, *(ws.resources if resources else ()))
         named = self.service.unrunnable(names)
@@ -216,18 +208,18 @@ class Gate:
                 book.discard(self.ws)
 
     @property
-    def _is_ending(self) -> bool:
+    def _is_closing(self) -> bool:
         """Its process has said so; it may be a while until the scheduler forgets it."""
         return self.ws.status in (Status.closing, Status.closed)
 
     def _set_status(self, status: Status) -> None:
-        if not self._is_ending:
+        if not self._is_closing:
             self.scheduler.handle_worker_status_change(status, self.ws, self._stimulus())
 
-    def _tell(self, status: Status) -> None:
-        """As `Scheduler.retire_workers` tells a worker; it confirms with a status change."""
+    def _send(self, status: Status) -> None:
+        """Send a status as `Scheduler.retire_workers` does; the worker confirms it."""
         comm = self.scheduler.stream_comms.get(self.ws.address)
-        if comm is not None and not self._is_ending:
+        if comm is not None and not self._is_closing:
             change = {"op": "worker-status-change", "status": status.name}
             with contextlib.suppress(Exception):  # it has just gone: remove_worker comes next
                 comm.send({**change, "stimulus_id": self._stimulus()})
@@ -255,13 +247,6 @@ class Cordon(NamedTuple):
     group: str  # of the operator's, whose cordons count together
 
 
-class Taker(enum.Enum):
-    """Who else a worker is handed to, but a cordon or a drain."""
-
-    NOBODY = "it is back in service"
-    STOCK = "a call of somebody else that retires it goes on"
-
-
 class Service(Component):
     """
     Every worker that is out of service, by address: cordoned, draining, or retired by stock calls.
@@ -270,8 +255,8 @@ class Service(Component):
     a worker over gets its gate with it.
     """
 
-    def __init__(self, agent: Agent) -> None:
-        super().__init__(agent)
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
         self.cordoned: OrderedDict[str, Cordon] = OrderedDict()
         self.draining: dict[str, Any] = {}  # `Drain`s
         #: Cordoned since the last request for limits, out of service ever since, and handed to
@@ -284,28 +269,33 @@ class Service(Component):
     def install(self, patches: Patches) -> None:
         patches.put(patching.STATUS_CHANGE, self._hearing)
 
-    def hand(self, gate: Gate, to: Any) -> None:
+    def hand(self, gate: Gate, to: Any = None) -> None:
         """
-        Hand a worker to a `Cordon`, a `Drain`, or a `Taker`: the books first, then its gate.
+        Hand a worker to a `Cordon` or a `Drain`; None: back to service. The books come first.
 
         To open a gate has the scheduler assign tasks at once, and whoever is asked meanwhile must
         find the worker where it is now.
         """
         address = gate.ws.address
-        if to is Taker.NOBODY:
+        if to is None:
             self.cordoned.pop(address, None)
-            gate.release()
-            return
-        self._take_over(address)
-        if isinstance(to, Cordon):
+            gate.is_held = False
+            gate.open()
+        elif isinstance(to, Cordon):
             self.cordoned[address] = to
             gate.thaw()
             gate.shut()
-        elif to is Taker.STOCK:
-            gate.others += 1
-            gate.is_frozen = True  # they are about to tell it
         else:
+            self._take_over(address)
             self.draining[address] = to  # it shuts the gate itself, when it needs to
+
+    def hand_to_stock(self, ws: WorkerState) -> Gate:
+        """A call of somebody else that retires the worker goes on from here."""
+        self._take_over(ws.address)
+        gate = self.hold(ws)
+        gate.others += 1
+        gate.is_frozen = True  # they are about to tell it
+        return gate
 
     def forget(self, address: str) -> None:
         """The worker has left, or stock code alone goes on with it."""
@@ -347,14 +337,10 @@ class Service(Component):
             staying = [ws for ws in staying if ws in scheduler.running or ws.status not in LEAVING]
         return staying
 
-    def is_others(self, address: str) -> bool:
-        """Tells whether somebody else retires a worker, or waits for his turn to do so."""
-        gate = self.gate_of(address)
-        return gate is not None and gate.others > 0
-
     def is_draining(self, address: str) -> bool:
-        """Tells whether a worker drains, or somebody else retires it; a cordon is less."""
-        return address in self.draining or self.is_others(address)
+        """True if a worker drains, or somebody else retires it or waits for his turn to."""
+        gate = self.gate_of(address)
+        return address in self.draining or (gate is not None and gate.others > 0)
 
     def is_short(self, address: str) -> bool:
         """Tells whether a worker is cordoned because it is short of time."""

@@ -13,13 +13,11 @@ from typing import TYPE_CHECKING, Any
 from distributed.core import Status
 
 from dask_adaptive_agent import wire
-from dask_adaptive_agent.component import Component
+from dask_adaptive_agent.component import Component, Context
 from dask_adaptive_agent.demand.graph_shape import is_bound
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, TaskState, WorkerState
-
-    from dask_adaptive_agent.agent import Agent
 
 #: Threads that are held for less than this are not missed: a worker that spills pauses for moments,
 #: and cancelled runs are as of the last heartbeat.
@@ -87,10 +85,10 @@ class Mover(Component):
     A task that no other worker may take is not asked for: it runs here.
     """
 
-    def __init__(self, agent: Agent, ws: WorkerState) -> None:
-        super().__init__(agent)
+    def __init__(self, context: Context, ws: WorkerState) -> None:
+        super().__init__(context)
         self.ws = ws
-        self.asked: dict[Any, float] = {}  # when, by key
+        self.requested: dict[Any, float] = {}  # when, by key
 
     def ask(
         self,
@@ -109,10 +107,10 @@ class Mover(Component):
         if extension is None or not self.ws.processing:
             return
         now = self.clock()
-        self.asked = {key: at for key, at in self.asked.items() if now - at < ASK_AGAIN_S}
+        self.requested = {key: at for key, at in self.requested.items() if now - at < ASK_AGAIN_S}
         takers = _Takers(self.scheduler, self.ws, but)
         for ts in list(self.ws.processing):
-            if ts.key in self.asked or ts in self.ws.long_running or ts in extension.in_flight:
+            if ts.key in self.requested or ts in self.ws.long_running or ts in extension.in_flight:
                 continue
             if stays is not None and stays(ts):
                 continue
@@ -122,7 +120,7 @@ class Mover(Component):
             if thief is not None:
                 extension.move_task_request(ts, self.ws, thief)
             if thief is not None or is_bound(ts):
-                self.asked[ts.key] = now
+                self.requested[ts.key] = now
 
 
 @dataclass(eq=False)
@@ -139,7 +137,7 @@ class _Takers:
         self._allowed: dict[Any, list[WorkerState]] = {}  # by restrictions
 
     def best(self, ts: TaskState) -> WorkerState | None:
-        """As `WorkStealing._get_thief`: restrictions hold unless the task calls them loose."""
+        """Choose as `WorkStealing._get_thief`: restrictions hold unless they are loose."""
         takers = self._allowed_for(ts) if is_bound(ts) else []
         if not takers and (ts.loose_restrictions or not is_bound(ts)):
             takers = self._anybody()
@@ -189,8 +187,8 @@ class StuckThreads(Component):
     there, and so do we where no operator governs the cluster.
     """
 
-    def __init__(self, agent: Agent) -> None:
-        super().__init__(agent)
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
         self.threads: dict[WorkerState, int] = {}
         self._held: dict[WorkerState, tuple[float, Mover]] = {}  # since when
         self._look_at = 0.0
@@ -201,12 +199,12 @@ class StuckThreads(Component):
             return
         self._look_at = now + LOOK_S
         known, self._held, self.threads = self._held, {}, {}
-        for ws in [entry.ws for entry in self.agent.roster.entries.values()]:
+        for ws in [entry.ws for entry in self.context.roster.entries.values()]:
             if threads := _held(ws):
-                self._held[ws] = known.get(ws) or (now, Mover(self.agent, ws))
+                self._held[ws] = known.get(ws) or (now, Mover(self.context, ws))
                 if now - self._held[ws][0] >= LASTS_S:
                     self.threads[ws] = threads
-        if self.agent.lease.silent_s < math.inf:
+        if self.context.lease.silent_s < math.inf:
             full = {ws for ws, threads in self.threads.items() if threads >= ws.nthreads}
             for ws in full:
                 self._held[ws][1].ask(but=full)
@@ -222,19 +220,19 @@ class StuckThreads(Component):
             taker = next((t for t in idle if short and short <= t.resources.keys()), None)
             if taker is not None:
                 idle.remove(taker)
-                Mover(self.agent, ws).ask(
+                Mover(self.context, ws).ask(
                     but=running - {taker},
                     stays=lambda ts: short.isdisjoint(ts.resource_restrictions or ()),  # noqa: B023
                 )
 
     def rows(self) -> list[wire.StuckRow]:
-        entries = self.agent.roster.entries.values() if self.threads else ()
+        entries = self.context.roster.entries.values() if self.threads else ()
         stuck = [e for e in entries if e.ws in self.threads]
         return [{"slot": e.slot, "threads": self.threads[e.ws]} for e in stuck]
 
 
 def _held(ws: WorkerState) -> int:
-    """As the worker has reported. Of a seceded run that was cancelled it says the same."""
+    """Threads that take no task, by the worker's report; cancelled seceded runs count, too."""
     if ws.status == Status.paused:
         return ws.nthreads
     counts = ws.metrics.get("task_counts") or {}
@@ -243,7 +241,7 @@ def _held(ws: WorkerState) -> int:
 
 def _short(ws: WorkerState) -> set[str]:
     """Resources that tasks of a worker wait for: `used_resources` is wrong once one was stolen."""
-    claimed: Counter[str] = Counter()
+    wanted: Counter[str] = Counter()
     for ts in ws.processing:
-        claimed.update(ts.resource_restrictions or {})
-    return {name for name, amount in claimed.items() if amount > ws.resources.get(name, 0)}
+        wanted.update(ts.resource_restrictions or {})
+    return {name for name, amount in wanted.items() if amount > ws.resources.get(name, 0)}

@@ -25,16 +25,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from distributed.core import Status
 
 from dask_adaptive_agent import patching, wire
-from dask_adaptive_agent.component import Component
+from dask_adaptive_agent.component import Component, Context
+from dask_adaptive_agent.demand.durations import Durations
 from dask_adaptive_agent.patching import Call, Patches
-from dask_adaptive_agent.shuffle.runs import BARRIER, Work, work_of
+from dask_adaptive_agent.service.service import Service
+from dask_adaptive_agent.shuffle.runs import BARRIER, Barriers, Upcoming, Work, work_of
 from dask_adaptive_agent.text import duration, plural
 
 if TYPE_CHECKING:
     from distributed.scheduler import TaskState
-
-    from dask_adaptive_agent.agent import Agent
-    from dask_adaptive_agent.shuffle.runs import Upcoming
 
 logger = logging.getLogger(__name__)
 
@@ -109,9 +108,11 @@ class Wait:
 class ShuffleDelay(Component):
     """Stands between workers and the shuffle plugin of one scheduler."""
 
-    def __init__(self, agent: Agent) -> None:
-        super().__init__(agent)
-        self._barriers = agent.barriers  # shuffles that have not begun
+    def __init__(
+        self, context: Context, service: Service, barriers: Barriers, durations: Durations
+    ) -> None:
+        super().__init__(context)
+        self._service, self._barriers, self._durations = service, barriers, durations
         self._correction = DurationCorrection(self.scheduler)
         self.ongoing: dict[str, Wait] = {}  # by shuffle
         self._spent: dict[str, float] = {}  # by shuffle: seconds of waits that are over
@@ -228,21 +229,21 @@ class ShuffleDelay(Component):
             return "it has begun, or nobody wants it any more"
         if not wait.calls:
             return "nobody who asked for it is connected any more"
-        ending = self.agent.service.terminating()
-        if any([worker in ending for worker in wait.calls.values()]):
+        terminating = self._service.terminating()
+        if any([worker in terminating for worker in wait.calls.values()]):
             return "a worker that has an input of it is about to end"
         return self._why_not(upcoming, wait)
 
     def _why_not(self, upcoming: Upcoming, wait: Wait) -> str:
         """The reason why a shuffle should not wait (any longer); empty: it should."""
         now = self.clock()
-        most_s = self.agent.settings.shuffle_wait_ms / 1000
+        most_s = self.context.settings.shuffle_wait_ms / 1000
         left_s = most_s - self._spent.get(upcoming.id, 0.0) - (now - wait.since)
         if left_s <= 0:
             return f"it may not wait any longer ({duration(most_s)})"
-        if wait.calls and self.agent.roster.is_settling():
+        if wait.calls and self.context.roster.is_settling():
             return ""
-        workers = self.agent.service.in_service()
+        workers = self._service.in_service()
         threads = sum(ws.nthreads for ws in workers)
         each = max(1, round(threads / len(workers))) if workers else 1
         coming = self._coming(wait, now) + self._may_come(upcoming, now)
@@ -255,12 +256,12 @@ class ShuffleDelay(Component):
         return "" if pays(work, threads, more, left_s) else "waiting for more does not pay"
 
     def _expected_s(self, ts: TaskState) -> float:
-        mean_s = self.agent.durations.mean_s(ts.prefix)
+        mean_s = self._durations.mean_s(ts.prefix)
         return mean_s if mean_s >= 0 else float(self.scheduler.UNKNOWN_TASK_DURATION)
 
     def _coming(self, wait: Wait, now: float) -> list[Coming]:
         """Workers on their way, those overdue expected later the longer they are."""
-        arriving = self.agent.plans.arriving
+        arriving = self.context.plans.arriving
         if not arriving or any(in_s > 0 for _, in_s in arriving):
             wait.overdue_at = math.inf
         else:
@@ -270,8 +271,8 @@ class ShuffleDelay(Component):
 
     def _may_come(self, upcoming: Upcoming, now: float) -> list[Coming]:
         """Workers that an operator that has not seen this shuffle yet may ask for because of it."""
-        plans = self.agent.plans
-        if not plans.can_grow or self.agent.lease.silent_s > ALIVE_S:
+        plans = self.context.plans
+        if not plans.can_grow or self.context.lease.silent_s > ALIVE_S:
             return []
         if now - upcoming.known_at > UNSEEN_S or now - upcoming.seen_at > ANSWER_S:
             return []
@@ -286,9 +287,9 @@ class ShuffleDelay(Component):
         wait.let_go()
         if waited_s < 1.0 or self._barriers.get(id) is None:
             return
-        workers = self.agent.service.in_service()
+        workers = self._service.in_service()
         came = [str(ws.name) for ws in workers if ws.address not in wait.before]
-        self.agent.notes.add(
+        self.context.notes.add(
             wire.N_SHUFFLE_WAITED,
             f"shuffle {id} has waited {duration(waited_s)} for workers on their way: "
             f"{plural(len(came), 'worker')} came, its outputs go to {len(workers)}; "

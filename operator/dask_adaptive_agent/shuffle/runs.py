@@ -10,16 +10,15 @@ from functools import wraps
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dask_adaptive_agent import patching
-from dask_adaptive_agent.component import Component, logged
-from dask_adaptive_agent.patching import Mismatch, Patches
-from dask_adaptive_agent.relief.workers_to_close import Delegate
+from dask_adaptive_agent import patching, wire
+from dask_adaptive_agent.component import Component, Context
+from dask_adaptive_agent.guard import logged
+from dask_adaptive_agent.patching import Delegate, Mismatch, Patches
+from dask_adaptive_agent.service.service import Service
+from dask_adaptive_agent.text import duration, plural
 
 if TYPE_CHECKING:
     from distributed.scheduler import TaskState
-
-    from dask_adaptive_agent import wire
-    from dask_adaptive_agent.agent import Agent
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +50,7 @@ class ShuffleRun:
     run_id: int  # a counter of the whole scheduler process, not of this shuffle
     participants: Set[str]  # addresses; the scheduler's own set, to be read at once
     since: float  # when the agent first saw this attempt
-    was_told: bool = False  # that it has gone on for too long
+    was_reported: bool = False  # that it has gone on for too long
 
 
 class Shuffles(Component):
@@ -64,8 +63,10 @@ class Shuffles(Component):
     (`ShuffleSchedulerPlugin._get` adds; whoever leaves ends the run), so their number tells.
     """
 
-    def __init__(self, agent: Agent) -> None:
-        super().__init__(agent)
+    def __init__(self, context: Context, service: Service) -> None:
+        super().__init__(context)
+        self._service = service
+        self.expired = 0  # that have pinned their workers for as long as they may
         self._known: dict[Any, ShuffleRun] = {}  # by shuffle
         #: Runs that pin with the number of their participants, and these together.
         self._numbers: list[tuple[int, int]] = []
@@ -95,28 +96,9 @@ class Shuffles(Component):
         return self._pins
 
     def running(self) -> list[ShuffleRun]:
-        """Raises when shuffles cannot be read: the caller must then hold all workers."""
-        self._known = self._read()
-        return list(self._known.values())
-
-    def pinning(self) -> list[ShuffleRun]:
-        """The runs that still pin: one that has gone on for longer than the limit pins no more."""
-        runs, since = self.running(), self.clock() - self.agent.settings.shuffle_timeout_s
-        for run in runs:
-            if run.since <= since and not run.was_told:
-                run.was_told = True
-                self.agent.pins.shuffle_expired(run)
-        return [run for run in runs if run.since > since]
-
-    def look(self) -> None:
-        """Notice what has changed although nobody asks."""
-        # Nothing depends on it: the next question meets the same error, and holds all workers.
-        with logged(logger, "Failed to read shuffles"):
-            self.pinning()
-
-    def _read(self) -> dict[Any, ShuffleRun]:
         """
-        The runs that have not failed.
+        The runs that have not failed. Raises when shuffles cannot be read: the caller must then
+        hold all workers.
 
         Newer releases take those that have out of their books when the barrier errs
         (`ShuffleSchedulerPlugin.transition`); until 2024.2 at least, one stays until its barrier is
@@ -128,12 +110,39 @@ class Shuffles(Component):
         for id, state in (self._states() or {}).items():
             known = self._known.get(id)
             if known is None or known.run_id != state.run_id:
-                participants = state.participating_workers
-                known = ShuffleRun(str(id), state.run_id, participants, self.clock())
+                known = ShuffleRun(str(id), state.run_id, state.participating_workers, self.clock())
             barrier = self.scheduler.tasks.get(BARRIER + str(id))
             if id not in left and (barrier is None or barrier.state != "erred"):
                 runs[id] = known
-        return runs
+        self._known = runs
+        return list(runs.values())
+
+    def pinning(self) -> list[ShuffleRun]:
+        """The runs that still pin: one that has gone on for longer than the limit pins no more."""
+        runs, since = self.running(), self.clock() - self.context.settings.shuffle_timeout_s
+        for run in runs:
+            if run.since <= since and not run.was_reported:
+                run.was_reported = True
+                self._expire(run)
+        return [run for run in runs if run.since > since]
+
+    def _expire(self, run: ShuffleRun) -> None:
+        self.expired += 1
+        limit = duration(self.context.settings.shuffle_timeout_s)
+        workers = self.scheduler.workers
+        held = [str(workers[a].name) for a in sorted(run.participants) if a in workers]
+        self.context.notes.add(
+            wire.N_PIN_EXPIRED,
+            f"shuffle {run.id} has run for over {limit} (spec.pins.shuffle.timeout) and pins its "
+            f"{plural(len(held), 'worker')} no more: if one of them leaves, it starts over",
+            held,
+        )
+
+    def look(self) -> None:
+        """Notice what has changed although nobody asks."""
+        # Nothing depends on it: the next question meets the same error, and holds all workers.
+        with logged(logger, "Failed to read shuffles"):
+            self.pinning()
 
     def _states(self) -> dict[Any, Any] | None:
         # ShuffleSchedulerPlugin.active_shuffles since 2023.9 or so; before, `states` of
@@ -183,7 +192,7 @@ class Shuffles(Component):
         with logged(logger, "Failed to find the workers in service; a shuffle may take all"):
             # When the new run is on the books.
             self.scheduler.loop.asyncio_loop.call_soon(self.look)
-            workers = self.agent.service.in_service()
+            workers = self._service.in_service()
             if workers and len(workers) < len(self.scheduler.workers):
                 return Delegate(self.scheduler, workers={ws.address: ws for ws in workers})
         return None
@@ -195,7 +204,7 @@ class Upcoming(NamedTuple):
     id: str
     barrier: TaskState  # its dependencies are the inputs, its dependents the outputs
     known_at: float  # on the agent's clock
-    seen_at: float  # when the operator was first told of it; infinite: never
+    seen_at: float  # when it was first reported to the operator; infinite: never
 
 
 class Work(NamedTuple):
@@ -214,8 +223,9 @@ class Barriers(Component):
     `released` to `waiting` (`Scheduler.update_graph`; `_restart_shuffle` for a shuffle's next run).
     """
 
-    def __init__(self, agent: Agent) -> None:
-        super().__init__(agent)
+    def __init__(self, context: Context, shuffles: Shuffles) -> None:
+        super().__init__(context)
+        self._shuffles = shuffles
         #: By key: since when it waits, and when the operator was told of it.
         self._known: dict[str, tuple[float, float]] = {}
 
@@ -235,10 +245,11 @@ class Barriers(Component):
 
     def _add(self, key: str, now: float) -> None:
         self._known[key] = now, math.inf
-        self.agent.expect_shuffles()
+        # Before its first input is ready.
+        self.context.expect("workers_to_close", "shuffle_choice", "shuffle_wait")
 
     def seen(self) -> None:
-        """The operator is told of all that are upcoming now."""
+        """Note that all that are upcoming now are reported to the operator."""
         now = self.clock()
         self._known = {key: (at, min(seen, now)) for key, (at, seen) in self._known.items()}
 
@@ -253,7 +264,7 @@ class Barriers(Component):
         """The shuffle of that id, unless it has begun or is no more."""
         known = self._known.get(BARRIER + id)
         barrier = self.scheduler.tasks.get(BARRIER + id)
-        if known is None or barrier is None or self.agent.shuffles.has_begun(id):
+        if known is None or barrier is None or self._shuffles.has_begun(id):
             return None
         return Upcoming(id, barrier, *known)
 
@@ -291,7 +302,7 @@ class Barriers(Component):
         }
         others -= {"", shuffle_of(barrier.key)}
         is_restricted = any(ts.worker_restrictions for ts in (barrier, *outputs))
-        return is_restricted or any(map(self.agent.shuffles.has_begun, others))
+        return is_restricted or any(map(self._shuffles.has_begun, others))
 
 
 def work_of(barrier: TaskState, expected_s: Callable[[TaskState], float]) -> Work:

@@ -16,20 +16,18 @@ import logging
 import pickle
 import zlib
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from distributed.core import Status
+from distributed.scheduler import Scheduler
 
-from dask_adaptive_agent.component import logged
-
-if TYPE_CHECKING:
-    from distributed.scheduler import Scheduler
+from dask_adaptive_agent.guard import logged
 
 logger = logging.getLogger(__name__)
 
 NAME = "dask-adaptive"
 PACKAGE = "dask_adaptive_agent"
-IMPORTER = f"{PACKAGE}.loading.importer"
+IMPORTER = f"{PACKAGE}.importer"
 LIFETIME = f"{PACKAGE}.worker_side.lifetime"
 HANDOVER = f"{PACKAGE}.worker_side.handover"
 #: A nanny that registered before the agent came may take so long to start its worker, in seconds.

@@ -17,8 +17,8 @@ from uuid import uuid4
 from distributed.core import Server
 
 from dask_adaptive_agent import wire
+from dask_adaptive_agent.guard import guarded
 from dask_adaptive_agent.protocol.changes import Signs, Watch
-from dask_adaptive_agent.protocol.handlers import guarded
 from dask_adaptive_agent.protocol.requests import AgentSettings
 
 #: Long tasks: work for as many workers as there are tasks, whatever time a worker takes to come.

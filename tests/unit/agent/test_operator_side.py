@@ -6,8 +6,8 @@ import math
 from typing import Any
 
 from dask_adaptive_agent import wire
-from dask_adaptive_agent.protocol.operator_side import OperatorLease, OperatorPlans
-from dask_adaptive_agent.protocol.requests import Request
+from dask_adaptive_agent.component import OperatorLease, OperatorPlans
+from dask_adaptive_agent.protocol.requests import AgentSettings, Request
 from support.agent_cluster import StillClock
 from support.tables import table
 
@@ -99,7 +99,7 @@ def test_who_has_joined_is_not_waited_for() -> None:
 
 def test_a_lease_is_begun_by_anything_and_renewed_by_the_leader_alone() -> None:
     clock, ended = StillClock(), []
-    lease = OperatorLease(clock, lambda: LEASE_S, lambda: ended.append(clock.now))
+    lease = OperatorLease(clock, AgentSettings(lease_ms=300_000), lambda: ended.append(clock.now))
     assert (math.inf, math.inf) == (lease.left_s, lease.silent_s)
 
     lease.begin()

@@ -9,8 +9,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dask_adaptive_agent.component import KEPT, NAMED, Notes
 from dask_adaptive_agent.pins.leases import SPENT_S, LeaseTable
-from dask_adaptive_agent.protocol.operator_side import KEPT, NAMED, Notes
 from support.agent_cluster import StillClock
 
 TOTAL_S = 90.0
@@ -128,7 +128,7 @@ def test_the_table_holds_what_was_claimed_until_it_ends_and_then_nothing(steps: 
             assert {key for key in alive if key[0] == name} == set(leases)
             assert all(lease.until == alive[key]["until"] for key, lease in leases.items())
             assert all(lease.since == alive[key]["since"] for key, lease in leases.items())
-        claimed = [(n, c.source, c.owner) for c, names in table.claims().items() for n in names]
+        claimed = [(n, c.source, c.owner) for c, names in table.granted().items() for n in names]
         assert sorted(alive) == sorted(claimed)
         assert model.expired == {"manual": 0, "client": 0, **table.expired}
 

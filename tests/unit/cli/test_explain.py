@@ -32,7 +32,7 @@ from dask_adaptive.model.observed import (
 from dask_adaptive.model.plan import Decision
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Quota, Use
-from dask_adaptive_agent.loading.attach import install
+from dask_adaptive_agent.agent import install
 from support import kube_objects as ko
 from support.certificates import Authority, secret, security
 from support.golden import compare_text, rendered

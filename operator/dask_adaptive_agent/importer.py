@@ -38,7 +38,7 @@ def render(sources: dict[str, str], scheduler_id: str) -> str:
     is "error" when it failed; a scheduler with `distributed.scheduler.pickle` off answers so too.
     `scheduler_id`: as in the answer of the RPC `identity`, key "id".
     """
-    body = f"{sources[f'{PACKAGE}.loading.importer']}\n\nattach({sources!r}, {scheduler_id!r})\n"
+    body = f"{sources[f'{PACKAGE}.importer']}\n\nattach({sources!r}, {scheduler_id!r})\n"
     # exec() without globals would run in those of distributed.worker.run: bring our own.
     return f"exec({body!r}, {{'__name__': '{PACKAGE}_bootstrap'}})\n"
 
@@ -103,7 +103,7 @@ def attach(sources: dict[str, str], scheduler_id: str) -> None:
     loaded = sys.modules.get(PACKAGE)
     if getattr(loaded, "__version__", None) != wanted:
         _replace(sources)
-    importlib.import_module(f"{PACKAGE}.loading.attach").install(scheduler)
+    importlib.import_module(f"{PACKAGE}.agent").install(scheduler)
 
 
 def lend(sources: dict[str, str]) -> SourcesFinder:
@@ -145,7 +145,7 @@ def _replace(sources: dict[str, str]) -> None:
     kept = [name for name in before if name.startswith(f"{FOR_PEOPLE}.")]  # none of 0.1.0's
     sys.modules.update({name: before[name] for name in (kept and [FOR_PEOPLE, *kept])})
     try:
-        importlib.import_module(f"{PACKAGE}.loading.attach")
+        importlib.import_module(f"{PACKAGE}.agent")
     except BaseException:
         sys.meta_path[:] = finders
         for name in [name for name in sys.modules if _is_ours(name)]:

@@ -1,14 +1,18 @@
 """
-RPC handlers as the scheduler calls them: they never raise, and they speak one protocol. A value
-that cannot be reported costs the answer only the part that it belongs to.
+Keeps errors, ours and those of other people's values, out of schedulers and answers.
+
+RPC handlers never raise, and speak one protocol. A value that cannot be reported costs an answer
+only the part that it belongs to.
 """
 
 from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
+from logging import Logger
 from typing import Any, TypeVar
 
 import msgpack  # type: ignore[import-untyped]
@@ -23,6 +27,18 @@ MOST = 2**53
 
 T = TypeVar("T")
 Row = TypeVar("Row")
+
+
+@contextmanager
+def logged(logger: Logger, message: str, *args: Any) -> Iterator[None]:
+    """
+    An error ends this block, and reaches no scheduler; `message` and `args` are as for
+    `Logger.error`.
+    """
+    try:
+        yield
+    except Exception:
+        logger.exception(message, *args)
 
 
 def guarded(handler: Callable[[Request], Any], *, any_protocol: bool = False) -> Callable[..., Any]:
@@ -94,7 +110,7 @@ def _replaced(value: Any) -> Any:
     return str(value).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-class Parts:
+class Guard:
     """
     Builds answers part by part. What cannot be reported is left out, and logged once a part.
 

@@ -1,45 +1,24 @@
 """
-The page in the dashboard, without Bokeh: puts it into a dashboard that runs, takes it out again,
-and reads what it shows, at most once a second, however many people look, and not at all when nobody
-does.
-
-The dashboard is a Bokeh application among the scheduler's HTTP applications; ours is another one
-beside it, so that nothing of upstream's is changed but the list of pages in its navigation bar.
+Reads the page in the dashboard, without Bokeh: at most once a second, however many people look, and
+not at all when nobody does.
 """
 
 from __future__ import annotations
 
-import functools
-import logging
 import math
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from html import escape
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from distributed.core import Status
 
-from dask_adaptive_agent.component import logged
+from dask_adaptive_agent.parts import Parts
+from dask_adaptive_agent.quotas.roster import Entry
 from dask_adaptive_agent.quotas.worker_limits import NEVER
 from dask_adaptive_agent.text import duration, plural, size_of
-
-if TYPE_CHECKING:
-    from dask_adaptive_agent.agent import Agent
-    from dask_adaptive_agent.quotas.roster import Entry
-
-logger = logging.getLogger(__name__)
-
-#: Path of the page, and its entry in the navigation bar: `base.html` shows it as a title.
-NAME = "adaptive"
-
-#: Where upstream's own pages are made; not imported where there is no dashboard.
-DASHBOARD = "distributed.dashboard.scheduler"
-
-#: The page by which upstream's dashboard is told from other applications.
-STOCK_PAGE = "/status"
 
 #: Seconds for which a look is shown to everybody who asks.
 FRESH_S = 0.9
@@ -47,7 +26,7 @@ FRESH_S = 0.9
 #: Rows of a table, but for that of the workers; workers that one row names.
 ROWS, NAMED = 200, 10
 
-ACTIVE, PINNED, STOPPED, ENDING = "active", "pinned", "stopped", "ending"
+ACTIVE, PINNED, CORDONED, TERMINATING = "active", "pinned", "cordoned", "terminating"
 
 #: Colour of each state, in tables and counts; what is not named is grey.
 COLOURS = {
@@ -55,8 +34,8 @@ COLOURS = {
     PINNED: "#1565c0",
     "draining": "#e65100",
     "drained": "#bf360c",
-    ENDING: "#b71c1c",
-    STOPPED: "#6a1b9a",
+    TERMINATING: "#b71c1c",
+    CORDONED: "#6a1b9a",
     "paused": "#795548",
 }
 GREY = "#616161"
@@ -121,79 +100,6 @@ TABLES = {
 }
 
 
-@dataclass(eq=False)
-class DashboardPage:
-    """One scheduler's page. Whatever goes wrong with it is logged, and the scheduler goes on."""
-
-    scheduler: Any
-    looks: Looks
-    _app: Any = None
-    _pages: list[str] = field(default_factory=list)
-
-    def install(self) -> None:
-        """Serve the page, where there is a dashboard. Never raises."""
-        try:
-            stock = self._dashboard()
-            if stock is not None:
-                self._serve(stock)
-        except Exception:
-            # Fail open: people lose a page, not their scheduler.
-            logger.exception("The dashboard goes on without a page of dask-adaptive")
-            self.uninstall()
-
-    def uninstall(self) -> None:
-        """Take the page away, from those who look at it, too. Never raises."""
-        app, self._app = self._app, None
-        with logged(logger, "Failed to take the page out of the dashboard"):
-            if NAME in self._pages:
-                self._pages.remove(NAME)
-            if app is not None:
-                self._others().remove(app)
-                try:
-                    # Since Bokeh 3.10 `stop` refuses to wait on the loop that runs this.
-                    app.stop(wait=False)
-                finally:
-                    for session in app.get_sessions(f"/{NAME}"):
-                        session.destroy()
-
-    def _dashboard(self) -> Any:
-        """Upstream's application; None: there is no dashboard, or not one that we know."""
-        if DASHBOARD not in sys.modules:
-            return None  # no bokeh, one that is too old, or nobody has asked for a dashboard
-        dashboards = (app for app in self._others() if STOCK_PAGE in getattr(app, "app_paths", ()))
-        return next(dashboards, None)
-
-    def _others(self) -> list[Any]:
-        # RoutingApplication.find_handler asks these in turn until one knows the path.
-        application: Any = getattr(self.scheduler, "http_application", None)
-        return getattr(application, "applications", [])
-
-    def _serve(self, stock: Any) -> None:
-        from distributed.dashboard.core import BokehApplication
-        from tornado.ioloop import IOLoop
-
-        from dask_adaptive_agent.page.document import show
-
-        variables = sys.modules[DASHBOARD].template_variables(self.scheduler)
-        make: Any = BokehApplication
-        self._app = app = make(
-            {f"/{NAME}": functools.partial(show, self.looks)},
-            self.scheduler,
-            prefix=stock.prefix,
-            template_variables=variables,
-        )
-        app.initialize(IOLoop.current())
-        app.start()
-        # Right behind upstream's: what comes after may claim all paths that are left (Jupyter).
-        others = self._others()
-        others.insert(others.index(stock) + 1, app)
-        # Upstream keeps one list for each scheduler, which all of its pages share. Ours comes
-        # behind what people look at most, before Info, which leads out of the dashboard.
-        self._pages = pages = variables["pages"]
-        if NAME not in pages:
-            pages.insert(pages.index("info") if "info" in pages else len(pages), NAME)
-
-
 class Look(NamedTuple):
     """Everything that the page shows, as of one instant."""
 
@@ -203,28 +109,28 @@ class Look(NamedTuple):
 
 @dataclass(eq=False)
 class Looks:
-    """What the page shows of one agent."""
+    """Reads the page of one agent."""
 
-    agent: Agent
+    parts: Parts
     _at: float = -math.inf
     _last: Look | None = None
 
     def take(self) -> Look:
         """Read everything, at most once a second. Never raises: the summary names what failed."""
-        clock = self.agent.clock
+        clock = self.parts.clock
         if self._last is None or clock() - self._at >= FRESH_S:
             self._last = self._taken()
             self._at = clock()
         return self._last
 
     def _taken(self) -> Look:
-        self.agent.roster.sync()
+        self.parts.roster.sync()
         readers: dict[str, Callable[[], list[Any] | None]] = {
             "workers": self._workers,
             # The last first.
             "decisions": lambda: [
-                (f"{datetime.fromtimestamp(at, timezone.utc):%Y-%m-%d %H:%M:%S}", *rest)
-                for at, *rest in reversed(self.agent.plans.decisions)
+                (f"{datetime.fromtimestamp(at, timezone.utc):%Y-%m-%d %H:%M:%S}", *others)
+                for at, *others in reversed(self.parts.plans.decisions)
             ],
             "pins": self._pins,
             "ahead": lambda: [*self._upcoming(), *self._wants()][:ROWS],
@@ -232,7 +138,7 @@ class Looks:
         tables: dict[str, Columns] = {}
         problems = []
         for name, read in readers.items():
-            rows = self.agent.parts.section(f"{name} on the page", read, None)
+            rows = self.parts.guard.section(f"{name} on the page", read, None)
             if rows is None:
                 problems.append(f"{name} can't be shown: the scheduler's log says why")
             fields = [field for field, *_ in TABLES[name].columns]
@@ -244,10 +150,10 @@ class Looks:
 
     def _workers(self) -> list[tuple[Any, ...]]:
         """A row for each worker, by name: state, tasks, quotas, and why it stays or leaves."""
-        of = self.agent
+        of = self.parts
         entries = of.roster.entries
-        of.sole.refresh(entries.values())
-        offered = {ws.address for ws in of.offered(entries)}
+        of.roster.weigh()
+        offered = {ws.address for ws in of.closing.offered()}
         held = {*of.pins.leases.names(), *of.pins.in_shuffles()}
         rows = []
         for address, entry in entries.items():
@@ -257,7 +163,7 @@ class Looks:
             idle_s = of.roster.idle_s(entry)
             state = self._state(entry, is_pinned=bool(pins))
             # The operator knows more (windows, budgets), but what has happened since knows better.
-            why = self.agent.plans.workers.get(name, "") if state == ACTIVE else ""
+            why = self.parts.plans.workers.get(name, "") if state == ACTIVE else ""
             why = why or self._why(entry, pins, is_offered=address in offered)
             memory, tasks = ws.metrics.get("memory", 0), len(ws.processing)
             quota = self._quota(entry)
@@ -266,7 +172,7 @@ class Looks:
 
     def _why(self, entry: Entry, pins: list[str], *, is_offered: bool) -> str:
         """The first thing that decides about a worker, and only that."""
-        ws, of = entry.ws, self.agent
+        ws, of = entry.ws, self.parts
         drain = of.drains.ongoing.get(ws.address)
         if drain is not None:
             return f"{drain.terms.reason}: {drain.message}"
@@ -275,7 +181,7 @@ class Looks:
             return f"gets no more tasks: {cordon.why.message}"
         if pins:
             return f"stays: pinned by {', '.join(pins)}"
-        obstacle = of.drains.obstacle(ws) or of.drains.busy(ws)
+        obstacle = of.vetoes.of_unpinned(ws)
         if obstacle is not None:
             return f"stays: {obstacle.message}"
         if ws.status.name not in ("running", "paused"):
@@ -289,32 +195,32 @@ class Looks:
     def _state(self, entry: Entry, *, is_pinned: bool) -> str:
         """The first of these that is true: what we do with it, what it is, that it is claimed."""
         address = entry.ws.address
-        drain = self.agent.drains.ongoing.get(address)
+        drain = self.parts.drains.ongoing.get(address)
         if drain is not None:
-            return drain.state if drain.terms.is_refusable else ENDING
-        if address in self.agent.cordons.ongoing:
-            return STOPPED
+            return drain.state if drain.terms.is_refusable else TERMINATING
+        if address in self.parts.cordons.ongoing:
+            return CORDONED
         if entry.ws.status is not Status.running:
             return entry.ws.status.name
         return PINNED if is_pinned else ACTIVE
 
     def _quota(self, entry: Entry) -> str:
         """The used part of each limit of a worker; empty: it has none."""
-        limit = self.agent.limits.of_worker(entry.ws)
-        said = []
+        limit = self.parts.limits.of_worker(entry.ws)
+        words = []
         if limit.runs != NEVER:
-            said.append(f"{entry.runs} of {plural(limit.runs, 'run')}")
+            words.append(f"{entry.runs} of {plural(limit.runs, 'run')}")
         if limit.rules.failures and entry.record is not None:
-            failures = self.agent.cordons.n_failures(entry)
-            said.append(f"{failures} of {limit.rules.failures} failures")
+            failures = self.parts.cordons.n_failures(entry)
+            words.append(f"{failures} of {limit.rules.failures} failures")
         if not math.isinf(entry.ends_at):
-            said.append(f"ends in {duration(max(0.0, entry.ends_at - self.agent.clock()))}")
-        return ", ".join(said)
+            words.append(f"ends in {duration(max(0.0, entry.ends_at - self.parts.clock()))}")
+        return ", ".join(words)
 
     def _pins(self) -> list[tuple[Any, ...]]:
         """Pins: by whom, what for and how long; those that end soonest first."""
-        entries = self.agent.roster.entries
-        pins = sorted(self.agent.pins.rows(entries), key=lambda row: row["left_ms"])[:ROWS]
+        entries = self.parts.roster.entries
+        pins = sorted(self.parts.pins.rows(entries), key=lambda row: row["left_ms"])[:ROWS]
         names = {entry.slot: str(entry.ws.name) for entry in entries.values()} if pins else {}
         return [
             (
@@ -328,24 +234,24 @@ class Looks:
         ]
 
     def _upcoming(self) -> Iterator[tuple[str, str, str]]:
-        for row in self.agent.barriers.rows():
+        for row in self.parts.barriers.rows():
             what, waits = "shuffle is to begin", ""
-            wait = self.agent.shuffle_wait.ongoing.get(row["id"])
+            wait = self.parts.shuffle_wait.ongoing.get(row["id"])
             if wait is not None:
                 what = "shuffle waits for workers"
-                waits = f"for {duration(self.agent.clock() - wait.since)}, "
+                waits = f"for {duration(self.parts.clock() - wait.since)}, "
             inputs, outputs = plural(row["inputs"], "input"), plural(row["outputs"], "output")
             yield what, row["id"], f"{waits}{inputs} to come, {outputs}"
 
     def _wants(self) -> Iterator[tuple[str, str, str]]:
-        for row in self.agent.floors.rows():
+        for row in self.parts.floors.rows():
             of_group = f" of {row['group']}" if row["group"] else ""
             floor = f"at least {plural(row['workers'], 'worker')}{of_group}"
             left = duration(row["left_ms"] / 1000)
             yield "workers asked for", row["owner"], f"{floor} for {left} more"
 
     def _policy(self) -> str:
-        plans = self.agent.plans
+        plans = self.parts.plans
         if not plans.policy:
             silent = "<b>No operator has contacted the agent lately.</b>"
             return f"{silent} What the agent itself knows is below."
@@ -361,7 +267,7 @@ class Looks:
                 parts.append(f'<b style="color:{colour}">{counted[state]} {escape(state)}</b>')
         parts += [
             f"<b>{workers} on the way</b> ({f'in {duration(in_s)}' if in_s else 'due'})"
-            for workers, in_s in self.agent.plans.arriving
+            for workers, in_s in self.parts.plans.arriving
         ]
         return " · ".join(parts)
 

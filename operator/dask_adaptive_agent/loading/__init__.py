@@ -1,1 +1,0 @@
-"""Loads the agent into a scheduler: by the preload, or live."""
