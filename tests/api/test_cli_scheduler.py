@@ -10,7 +10,6 @@ import asyncio
 import json
 import os
 import signal
-import stat
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -25,16 +24,10 @@ from dask_adaptive.cli.main import cli
 from dask_adaptive_lab.local import LocalScheduler
 from dask_adaptive_lab.trace import read_trace
 from support.kube_bodies import cluster_of_one
-from support.kube_server import ROOT, Kubectl
+from support.kube_server import FORWARDS, ROOT, Kubectl, stand_in_kubectl
 from support.tasks import slow
 
 Run = Callable[..., Awaitable[Result]]
-
-FORWARDER = """\
-#!/bin/sh
-echo "Forwarding from 127.0.0.1:{port} -> 8786"
-exec sleep 600
-"""
 
 
 @pytest.fixture
@@ -42,11 +35,8 @@ async def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     """Of a scheduler that `kubectl port-forward` leads to."""
     scheduler = LocalScheduler(tmp_path)
     await scheduler.start()
-    program = tmp_path / "bin/kubectl"
-    program.parent.mkdir()
-    program.write_text(FORWARDER.format(port=scheduler.address.rpartition(":")[2]))
-    program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    port = scheduler.address.rpartition(":")[2]
+    stand_in_kubectl(tmp_path, FORWARDS.format(port=port), monkeypatch)
     try:
         async with Client(scheduler.address, asynchronous=True) as made:
             yield made

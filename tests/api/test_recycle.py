@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import time
 import uuid
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from dask_adaptive.kube.api import KubeApi
 from dask_adaptive.kube.cache.world import KINDS, World
@@ -24,33 +26,8 @@ KIND = {k.resource.kind: k for k in KINDS}
 HOUR = 3600.0
 RECYCLE = "dask-adaptive.dev/recycle"
 
-#: All that the comparison looks at, in words that the API server changes.
-CONTAINER: dict[str, Any] = {
-    "name": "worker",
-    "image": "ghcr.io/dask/dask:2026.7.0",
-    "args": ["dask", "worker", "--name", "$(DASK_WORKER_NAME)"],
-    "ports": [{"name": "http-dashboard", "containerPort": 8788, "protocol": "TCP"}],
-    "env": [
-        {"name": "PLAIN", "value": "1"},
-        {"name": "EMPTY", "value": ""},
-        {"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
-        {"name": "CPU", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}},
-        {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
-        {"name": "MAY", "valueFrom": {"configMapKeyRef": {"name": "c", "key": "k",
-                                                          "optional": True}}},
-    ],
-    "envFrom": [{"configMapRef": {"name": "c"}}, {"prefix": "S_", "secretRef": {"name": "s"}}],
-    "resources": {
-        "limits": {"cpu": "1000m", "memory": "2048Mi", "ephemeral-storage": "1.5Gi"},
-        "requests": {"cpu": "0.5"},
-    },
-}  # fmt: skip
-POD_SPEC = {
-    "containers": [CONTAINER, {"name": "bare", "image": "x", "command": ["sleep", "inf"]}],
-    "initContainers": [{"name": "init", "image": "x"}],
-    "terminationGracePeriodSeconds": 90,
-    "nodeSelector": {"a": "b"},
-}
+POD_SPEC = yaml.safe_load(Path(__file__).with_name("drifting_pod.yaml").read_text())
+CONTAINER: dict[str, Any] = POD_SPEC["containers"][0]
 
 
 class Scene:

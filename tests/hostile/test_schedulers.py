@@ -20,6 +20,7 @@ from dask_adaptive.kube.api import POLICIES
 from hostile.schedulers import Hostile
 from hostile.world import World
 from support import kube_bodies
+from support.kube_server import FORWARDS, stand_in_kubectl
 
 CASES = int(os.environ.get("HOSTILE_CASES", "200"))
 
@@ -93,12 +94,6 @@ async def test_a_scheduler_that_answers_anything(tmp_path: Path) -> None:
     assert max(world.scaled_s) < 5.0
 
 
-FORWARDER = """\
-#!/bin/sh
-echo "Forwarding from 127.0.0.1:$(cat {port}) -> 8786"
-exec sleep 600
-"""
-
 #: All commands that read what a scheduler answers: `explain`, as text and …
 JSON = ("-o", "json")
 RECORD = ("record", "evil", "--for", "1s", "-o", os.devnull)
@@ -123,11 +118,8 @@ async def _in_a_process(words: Sequence[str]) -> str:
 @pytest.mark.timeout(3600)
 async def test_whoever_asks_it_on_a_laptop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With `kubectl port-forward` stood in for."""
-    program, port = tmp_path / "bin/kubectl", tmp_path / "port"
-    program.parent.mkdir()
-    program.write_text(FORWARDER.format(port=port))
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    port = tmp_path / "port"
+    stand_in_kubectl(tmp_path, FORWARDS.format(port=f"$(cat {port})"), monkeypatch)
     world, wrong = World(tmp_path), list[str]()
     async with world.serving() as config:
         world.add("evil", 1)

@@ -35,6 +35,7 @@ from dask_adaptive.model.observed import Leaving, Pin, ReliefState, Serialized, 
 from dask_adaptive.model.plan import Decision, Plan
 from dask_adaptive.model.reason import Reason
 from support import kube_objects as ko
+from support.kube_server import stand_in_kubectl
 from support.shown_policies import STATUS, policy
 from support.stored_api import ServedApi, StoredApi
 from support.tables import table
@@ -103,11 +104,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..
     api = ServedApi()
     api.add(body, EVENT, history, *there)
     monkeypatch.setenv("KUBECONFIG", api.kubeconfig(tmp_path))
-    kubectl = tmp_path / "kubectl"
-    kubectl.write_text("#!/bin/sh\nprintf 'error: \\033[2J\\033]0;x\\007' >&2; exit 1\n")
-    kubectl.chmod(0o755)
+    script = "printf 'error: \\033[2J\\033]0;x\\007' >&2; exit 1"
+    stand_in_kubectl(tmp_path, script, monkeypatch)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
     yield lambda *words: CliRunner().invoke(cli, words).output
     api.close()
 

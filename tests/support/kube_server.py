@@ -42,6 +42,19 @@ def ran(*words: str, **more: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(words, **{"capture_output": True, "text": True, "check": False, **more})
 
 
+def stand_in_kubectl(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Be found before any other kubectl on PATH."""
+    program = folder / "bin/kubectl"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+
+
+#: Of `kubectl port-forward`, which is not there for a scheduler without a pod.
+FORWARDS = 'echo "Forwarding from 127.0.0.1:{port} -> 8786"; exec sleep 600'
+
+
 def lacking(why: str) -> NoReturn:
     """Skip the test, or fail it where all that tests need has to be there."""
     if os.environ.get("DASK_ADAPTIVE_REQUIRE_K8S") == "1":
