@@ -12,7 +12,7 @@ from bench.scale.runner import CountingApi
 from dask_adaptive.cli.main import cli
 from dask_adaptive.kube.api import KubeApi
 from support import kube_server
-from support.kube_operator import Team
+from support.kube_operator import Team, connected
 from support.kube_server import CRDS, ROOT, Kubectl
 
 
@@ -53,9 +53,8 @@ def kubectl(admin: Kubectl) -> Iterator[Kubectl]:
 @pytest.fixture
 async def api(kubeconfig: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[KubeApi]:
     monkeypatch.setenv("KUBECONFIG", kubeconfig)
-    connection = await KubeApi.connect()
-    yield connection
-    await connection.close()
+    async with connected() as connection:
+        yield connection
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ from dask_adaptive.kube.inject import MANAGED_LABELS
 from dask_adaptive.kube.objects import ADOPTED, COMPONENT_LABEL, MANAGED_BY
 from support.kube_account import Account
 from support.kube_bodies import WORKER, autoscaler, body, pod, policy
+from support.kube_operator import connected
 from support.kube_server import Kubectl, namespace
 
 OURS, THEIRS = {"app": "ours", COMPONENT_LABEL: "worker"}, {"app": "theirs"}
@@ -84,17 +85,15 @@ def token(account: Account, tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture
 async def bound(token: str) -> AsyncIterator[KubeApi]:
     """The operator's own way to the API server; nothing is carried out."""
-    api = await KubeApi.connect(kubeconfig=token, dry_run=True)
-    yield api
-    await api.close()
+    async with connected(kubeconfig=token, dry_run=True) as api:
+        yield api
 
 
 @pytest.fixture
 async def unbound(kubeconfig: str) -> AsyncIterator[KubeApi]:
     """An administrator's."""
-    api = await KubeApi.connect(kubeconfig=kubeconfig, dry_run=True)
-    yield api
-    await api.close()
+    async with connected(kubeconfig=kubeconfig, dry_run=True) as api:
+        yield api
 
 
 #: Deletes a named object, creates one from a whole body, or patches a named one.

@@ -12,11 +12,11 @@ import yaml
 from click.testing import CliRunner
 
 from dask_adaptive.cli.main import cli
-from dask_adaptive.kube.api import BUDGETS, KubeApi
+from dask_adaptive.kube.api import BUDGETS
 from support import kube_server
 from support.kube_account import Account
 from support.kube_bodies import body, cluster_of_one, group, policy
-from support.kube_operator import Team, until
+from support.kube_operator import Team, connected, until
 from support.kube_server import Kubectl, rendered
 
 NAMESPACED = ("--set", "watch.budgets=Namespaced")
@@ -54,15 +54,12 @@ async def test_it_is_about_the_clusters_of_its_namespace(
         found = kubectl.json("get", "dab", "all").get("status", {})
         return (found.get("heldWorkers"), found.get("waiting")) == (4, 2)
 
-    api = await KubeApi.connect()
-    try:
-        team = Team(api, kubectl)
-        with caplog.at_level(logging.WARNING):
+    with caplog.at_level(logging.WARNING):
+        async with connected() as api:
+            team = Team(api, kubectl)
             async with team.served(budgets="Namespaced", controller_name="team"):
                 await until(lambda: [team.replicas(one) for one in "ab"] == [2, 2])
                 await until(is_told)
-    finally:
-        await api.close()
     assert [] == [r.getMessage() for r in caplog.records if "orbidden" in r.getMessage()]
     assert "status" not in other.json("get", "dab", "all"), "it is not our business"
     monkeypatch.setenv("KUBECONFIG", kubectl.kubeconfig)

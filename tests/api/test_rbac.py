@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -49,7 +49,7 @@ from dask_adaptive.model.reason import Reason
 from support.kube_account import Account
 from support.kube_bodies import autoscaler, body, group, labels_of, pod, policy
 from support.kube_objects import platform_of, resync
-from support.kube_operator import Team, running, until
+from support.kube_operator import Team, connected, running, until
 from support.kube_server import ROOT, Kubectl, namespace, rendered
 from support.kube_webhook import KIND
 
@@ -73,15 +73,6 @@ def make(
 @pytest.fixture(params=[False, True], ids=["all-namespaces", "one-namespace"])
 def account(request: pytest.FixtureRequest, make: Callable[..., Account]) -> Account:
     return make(namespaced=request.param)
-
-
-@contextlib.asynccontextmanager
-async def connected() -> AsyncIterator[KubeApi]:
-    api = await KubeApi.connect()
-    try:
-        yield api
-    finally:
-        await api.close()
 
 
 async def test_the_operator_may_do_all_that_it_does(

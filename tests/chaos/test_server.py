@@ -17,6 +17,7 @@ from chaos.apiserver import ApiServer, kubeconfig_of
 from chaos.store import Store
 from dask_adaptive.kube.api import GROUPS, LEASES, MERGE, NAMESPACES, PODS, KubeApi, Resource
 from support import kube_bodies
+from support.kube_operator import connected
 from support.kube_server import Kubectl
 
 pytestmark = pytest.mark.k8s
@@ -189,11 +190,8 @@ async def ours(folder: Path) -> AsyncIterator[Client]:
     async with server.serving():
         path = folder / "kubeconfig"
         path.write_text(kubeconfig_of(server.port, "test"))
-        api = await KubeApi.connect(kubeconfig=str(path))
-        try:
+        async with connected(kubeconfig=str(path)) as api:
             yield Client(api, "team")
-        finally:
-            await api.close()
 
 
 @pytest.mark.parametrize("scenario", [objects, scale, deletion, lists, streams, leases])
@@ -202,12 +200,8 @@ async def test_our_server_answers_as_a_real_one(
     kubectl: Kubectl,  # noqa: F811
     tmp_path: Path,
 ) -> None:
-    real_api = await KubeApi.connect(kubeconfig=kubectl.kubeconfig)
-    real = Client(real_api, kubectl.namespace)
-    try:
-        async with ours(tmp_path) as own:
-            await asyncio.gather(scenario(real), scenario(own))
-    finally:
-        await real_api.close()
+    async with connected(kubeconfig=kubectl.kubeconfig) as api, ours(tmp_path) as own:
+        real = Client(api, kubectl.namespace)
+        await asyncio.gather(scenario(real), scenario(own))
 
     assert real.noted == own.noted

@@ -18,6 +18,7 @@ from dask_adaptive.kube.api import KubeApi
 from dask_adaptive.loop.ports import Tls
 from support.e2e_cluster import LiveCluster, Start
 from support.e2e_objects import adaptive_policy, dask_cluster
+from support.kube_operator import connected
 from support.kube_server import Kubectl, lacking
 
 #: Tests that take a minute and more: they begin first, so that none runs alone at the end.
@@ -83,9 +84,8 @@ def kubectl(admin: Kubectl) -> Iterator[Kubectl]:
 
 @pytest.fixture
 async def api(admin: Kubectl) -> AsyncIterator[KubeApi]:
-    connection = await KubeApi.connect()
-    yield connection
-    await connection.close()
+    async with connected() as connection:
+        yield connection
 
 
 @pytest.fixture

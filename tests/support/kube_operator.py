@@ -91,6 +91,16 @@ async def until(
         await asyncio.sleep(0.2)
 
 
+@contextlib.asynccontextmanager
+async def connected(**how: Any) -> AsyncIterator[KubeApi]:
+    """To the API server of KUBECONFIG, or of `kubeconfig`."""
+    api = await KubeApi.connect(**how)
+    try:
+        yield api
+    finally:
+        await api.close()
+
+
 class Team:
     """One namespace of an API server: what people do there, and what is to be seen of it."""
 
