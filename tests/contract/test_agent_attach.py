@@ -35,9 +35,8 @@ from dask_adaptive_agent.worker_side.worker_plugin import (
 from support import pin_tasks
 from support.agent_cluster import in_force, with_agent
 from support.agent_pins import bare_worker, pins, until_pins
-from support.agent_work import ask, retire, until
+from support.agent_work import OPERATOR, ask, ran, retire, until
 
-ROOT = Path(__file__).parents[2]
 SCHEDULER = """
 import asyncio, sys
 from distributed import Scheduler
@@ -148,14 +147,7 @@ async def test_what_a_notebook_has_imported_stays_when_its_scheduler_is_attached
     tmp_path: Path,
 ) -> None:
     (tmp_path / "text").write_text(render(of_version("0.0.1"), "SCHEDULER-ID"))
-    done = await asyncio.to_thread(
-        subprocess.run,
-        [sys.executable, "-W", "ignore", "-c", NOTEBOOK, str(tmp_path / "text")],
-        env={**os.environ, "PYTHONPATH": str(ROOT / "operator")},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = await asyncio.to_thread(ran, NOTEBOOK, str(tmp_path / "text"))
 
     assert 3 * ["caught"] == done.stdout.split(), done.stderr
 
@@ -194,8 +186,8 @@ async def test_preload_out_of_a_zip(tmp_path: Path) -> None:
     import zipfile
 
     with zipfile.ZipFile(tmp_path / "agent.zip", "w") as archive:
-        for file in (ROOT / "operator" / "dask_adaptive_agent").rglob("*.py"):
-            archive.write(file, file.relative_to(ROOT / "operator"))
+        for file in (OPERATOR / "dask_adaptive_agent").rglob("*.py"):
+            archive.write(file, file.relative_to(OPERATOR))
     async with scheduler(
         cwd=tmp_path,
         PYTHONPATH=str(tmp_path / "agent.zip"),
@@ -233,14 +225,12 @@ def test_the_agent_imports_nothing_but_distributed_and_the_standard_library() ->
         f"import sys; sys.modules.update({{m: None for m in ({absent})}});"
         "import dask_adaptive_agent.agent, dask_adaptive_agent.preload"
     )
-    path = {**os.environ, "PYTHONPATH": str(ROOT / "operator")}
-    subprocess.run([sys.executable, "-c", code], check=True, env=path)
+    ran(code).check_returncode()
 
 
 def test_importing_the_package_imports_nothing() -> None:
     code = "import sys, dask_adaptive_agent.preload; assert 'distributed' not in sys.modules"
-    path = {**os.environ, "PYTHONPATH": str(ROOT / "operator")}
-    subprocess.run([sys.executable, "-c", code], check=True, env=path)
+    ran(code).check_returncode()
 
 
 async def unregister(s: Any, client: Any) -> None:

@@ -5,11 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import logging
-import os
-import subprocess
-import sys
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,9 +17,8 @@ from dask_adaptive_agent import wire
 from dask_adaptive_agent.agent import install, uninstall
 from dask_adaptive_agent.page.looks import FRESH_S
 from support.agent_cluster import StillClock
-from support.agent_work import ask, retire, until
+from support.agent_work import ask, ran, retire, until
 
-ROOT = Path(__file__).parents[2]
 HAS_BOKEH = importlib.util.find_spec("bokeh") is not None
 with_bokeh = pytest.mark.skipif(not HAS_BOKEH, reason="this release is installed without bokeh")
 
@@ -164,10 +159,7 @@ asyncio.run(main())
 
 
 def test_without_bokeh_there_is_no_page() -> None:
-    path = {**os.environ, "PYTHONPATH": str(ROOT / "operator")}
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", NO_BOKEH], env=path, capture_output=True, text=True
-    )
+    done = ran(NO_BOKEH)
 
     assert (0, "fine") == (done.returncode, done.stdout.strip()), done.stderr
     assert "Traceback" not in done.stderr

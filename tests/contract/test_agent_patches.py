@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import copyreg
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +21,7 @@ from dask_adaptive_agent.agent import install, uninstall
 from dask_adaptive_agent.patching import Mismatch, Target, _owner, _Place
 from support.agent_cluster import clear_shared, in_force, reliefs_in_force, with_agent
 from support.agent_quota import limit, runs
-from support.agent_work import ask, retire, until
+from support.agent_work import ask, ran, retire, until
 
 AGENT = Path(dask_adaptive_agent.__file__).parent
 OURS = object()
@@ -252,15 +251,8 @@ def test_what_upstream_has_moved_costs_what_needs_it_and_not_the_agent(symbol: s
         here = False
     if not here:
         pytest.skip("this release has it elsewhere")
-    code = f"import sys; sys.path[:0] = {sys.path!r}\n{WITHOUT}"
 
-    done = subprocess.run(
-        [sys.executable, "-c", code, symbol],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = ran(WITHOUT, symbol)
 
     assert 0 == done.returncode, done.stderr[-3000:]
     assert "LOST" in done.stdout

@@ -5,10 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import os
 import signal
-import subprocess
-import sys
 import threading
 from datetime import timedelta
 from pathlib import Path
@@ -30,7 +27,7 @@ from support.agent_pins import (
     told,
     until_pins,
 )
-from support.agent_work import ask, heard, retire, until
+from support.agent_work import ask, heard, ran, retire, until
 
 pytestmark = pytest.mark.thorough
 
@@ -176,11 +173,7 @@ def test_ctrl_c_while_the_claim_is_on_its_way_leaves_nothing(shared: Sync) -> No
 
 
 def test_no_client_and_no_task() -> None:
-    code = "from dask_adaptive_agent import pinned\nwith pinned(): pass"
-    path = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "operator")}
-    ended = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code], env=path, capture_output=True, text=True
-    )
+    ended = ran("from dask_adaptive_agent import pinned\nwith pinned(): pass")
     last = ended.stderr.splitlines()[-1]
     assert last.startswith("dask_adaptive_agent.client.client_lease.PinUnavailable: no Dask cl")
 

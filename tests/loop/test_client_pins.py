@@ -8,10 +8,10 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 from dask_adaptive_agent import wire
 from support.agent_pins import pins, until_pins
+from support.agent_work import OPERATOR
 from support.stage import Start
 
 DOOMED = """
@@ -26,7 +26,7 @@ with Client(sys.argv[1]) as client, pinned(ttl=sys.argv[2], reason="doomed"):
 
 def doomed(address: str, ttl: str) -> subprocess.Popen[str]:
     """A process that pins all workers until somebody ends it."""
-    path = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "operator")}
+    path = {**os.environ, "PYTHONPATH": str(OPERATOR)}
     process = subprocess.Popen(
         [sys.executable, "-W", "ignore", "-c", DOOMED, address, ttl],
         stdout=subprocess.PIPE, text=True, env=path,

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import dask
@@ -28,6 +32,18 @@ def slow_block(block: Any) -> Any:
     RUNS.append(block.shape)
     time.sleep(0.05)
     return block
+
+
+#: Where the agent is, for processes that are to have it.
+OPERATOR = Path(__file__).resolve().parents[2] / "operator"
+
+
+def ran(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A program of Python, by this release and with the agent, once it has ended."""
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program, *arguments],
+        env={**os.environ, "PYTHONPATH": str(OPERATOR)}, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
 
 
 class Counter:
