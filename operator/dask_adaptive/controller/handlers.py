@@ -1,6 +1,6 @@
 """
-All that we react to of what people and dask-kubernetes write, as kopf hands it over. A handler only
-puts the object into the cache (`World`), which wakes whoever decides about its cluster.
+All that we react to of what people and dask-kubernetes write, as kopf hands it over. No handler
+decides or writes.
 """
 
 from __future__ import annotations
@@ -11,39 +11,17 @@ from typing import Any
 
 from dask_adaptive.controller.kopf_watch import kopf
 from dask_adaptive.kube.cache.world import KINDS, Kind
-from dask_adaptive.kube.objects import (
-    AutoscalerObject,
-    ClusterObject,
-    GroupObject,
-    PolicyObject,
-    Watched,
-)
 
-_KINDS = {kind.type: kind for kind in KINDS}
+_KINDS = {kind.resource.plural: kind for kind in KINDS if kind.by_people}
 
 
 @kopf.on.event("dask-adaptive.dev", "v1alpha1", "adaptivepolicies")
-async def policy(**change: Any) -> None:
-    _keep(PolicyObject, **change)
-
-
 @kopf.on.event("kubernetes.dask.org", "v1", "daskclusters")
-async def cluster(**change: Any) -> None:
-    _keep(ClusterObject, **change)
-
-
 @kopf.on.event("kubernetes.dask.org", "v1", "daskworkergroups")
-async def worker_group(**change: Any) -> None:
-    _keep(GroupObject, **change)
-
-
 @kopf.on.event("kubernetes.dask.org", "v1", "daskautoscalers")
-async def autoscaler(**change: Any) -> None:
-    _keep(AutoscalerObject, **change)
-
-
-def _keep(kind: type[Watched], *, event: Any, memo: kopf.Memo, **_: Any) -> None:
-    memo.world.take(_KINDS[kind], event["type"], event["object"])
+async def changed(event: Any, resource: kopf.Resource, memo: kopf.Memo, **_: Any) -> None:
+    """Put the object into the cache (`World`), which wakes those who decide about its cluster."""
+    memo.world.take(_KINDS[resource.plural], event["type"], event["object"])
 
 
 @kopf.on.login()

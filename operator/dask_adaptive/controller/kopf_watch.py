@@ -35,6 +35,9 @@ def _hidden(*modules: str) -> Iterator[None]:
 with _hidden("kubernetes.client", "kubernetes_asyncio.client"):
     import kopf as kopf  # for handlers.py, too
 
+# kopf's own default would import a client of Kubernetes, 10 MiB, to see whether it can log in.
+kopf.set_default_registry(kopf.OperatorRegistry())
+
 #: How often it is looked whether what kopf watches can still be read.
 LOOK_S = 30.0
 

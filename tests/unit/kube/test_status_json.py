@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from typing import Any
-
-import yaml
 
 from dask_adaptive.kube.api import AlreadyExists, ApiUnreachable, error_of
 from dask_adaptive.kube.status_json import read_status, status_json, unable_json
@@ -14,7 +11,6 @@ from dask_adaptive.loop.status import PAUSED, READY, Condition, HeldBy, Status, 
 from dask_adaptive.model.plan import Decision
 from dask_adaptive.model.reason import Reason
 from support import kube_objects as ko
-from support.kube_server import CRDS
 
 HELD = HeldBy("client", "nb-1", "debugging", ("a", "b"), 2, until=5_000.0, left_s=3600.0)
 STATUS = Status(
@@ -130,21 +126,6 @@ def test_what_a_fresh_operator_knows_of_recycles_and_of_those_that_leave() -> No
     later = read_status({"recycled": {"TaskQuota": 3, "Later": 1}})
     assert {Reason.TASK_QUOTA: 3} == later.recycles
     assert Status() == read_status({}) == read_status({"recycled": None, "recentRecycles": ["?"]})
-
-
-def test_every_number_in_the_crd_has_its_format() -> None:
-    """As Kubernetes' own types; without it, clients of Go take all for 64 bits."""
-
-    def integers(node: Any) -> Iterator[Any]:
-        if isinstance(node, dict) and node.get("type") == "integer" and "jsonPath" not in node:
-            yield node
-        for child in node.values() if isinstance(node, dict) else node:
-            if isinstance(child, dict | list):
-                yield from integers(child)
-
-    found = list(integers(yaml.safe_load((CRDS / "adaptivepolicies.yaml").read_text())))
-    assert len(found) > 30
-    assert {"int32", "int64"} == {schema.get("format") for schema in found}
 
 
 def test_errors_say_who_can_fix_them() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Iterator
 from dataclasses import replace
@@ -247,25 +246,6 @@ def test_the_bounds_of_the_crd_are_those_of_the_model() -> None:
 
     assert len(found) > 250
     assert [] == [(path, odd) for path, odd in found if not said_of(path, odd)]
-
-
-#: Each sentence that the CRD has of a text is said of one of these.
-ODD = ["-1s", "soon", "0s", "62m", "601s", "745h", "99999h", "101%", "0%", "1", "^*", "ws"]
-
-
-def test_the_sentences_of_the_crd_are_those_of_the_model() -> None:
-    count = 0
-    for path, schema, _ in FIELDS:
-        if schema.get("type") != "string":
-            continue
-        said = []
-        for odd in ODD:
-            with contextlib.suppress(pytest.fail.Exception):
-                said += said_of(path, odd)
-        for rule in schema.get("x-kubernetes-validations", ()):
-            assert any(rule["message"] in words for words in said), (path, rule["message"])
-            count += 1
-    assert count > 50
 
 
 @pytest.mark.parametrize("written", TAKEN)
