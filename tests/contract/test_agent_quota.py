@@ -223,6 +223,25 @@ async def test_exact_holds_though_the_cluster_stands_still(c, s, *workers, satur
             assert 10 == made()[last.address]
 
 
+@with_agent(1)
+async def test_a_worker_that_is_filled_up_as_it_comes_back_is_cordoned_at_once(
+    c, s, a, agent
+) -> None:
+    """The scheduler assigns what waits in the very call that opens the gate."""
+    await limit(s, [a], 1, exact=True)
+    futures = c.map(runs, range(3), workers=[a.address])
+    await until(lambda: made() == {a.address: 1} and len(s.unrunnable) == 2)
+    await until(lambda: not s.workers[a.address].processing)
+
+    await limit(s, [a], 2, exact=True)
+
+    assert [a.address] == [*agent.cordons.ongoing]
+    await until(lambda: made()[a.address] == 2)
+    await asyncio.sleep(0.1)
+    assert {a.address: 2} == made()
+    assert 2 == sum(future.done() for future in futures)
+
+
 @with_agent()
 async def test_exact_waits_with_what_is_bound_too(c, s, a, b) -> None:
     await limit(s, [a], 2, exact=True)
