@@ -12,9 +12,9 @@ import importlib
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, is_dataclass
+from dataclasses import MISSING
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any, get_origin
 
 import yaml
 
@@ -24,10 +24,9 @@ from dask_adaptive.model.codec import (
     Kind,
     Listed,
     Must,
+    Shape,
     declared,
-    encode,
-    kind_of,
-    parts,
+    encode_as,
 )
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -48,6 +47,13 @@ def made() -> dict[Path, Callable[[], str]]:
     return {CRDS / source.name: Crd(source).text for source in sources}
 
 
+class _InFull(yaml.SafeDumper):
+    """Writes what is the same in several places in each of them."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
 class Crd:
     """One CRD, made from a file of scripts/crds: its head, and what no declaration says."""
 
@@ -66,7 +72,9 @@ class Crd:
                 schema["properties"][self._part] = self._object(cls)
                 models.append(named)
         made = MADE.format(models=" and ".join(models), source=self._source.relative_to(ROOT))
-        return made + yaml.safe_dump(self._head, sort_keys=False, width=120, allow_unicode=True)
+        return made + yaml.dump(
+            self._head, Dumper=_InFull, sort_keys=False, width=120, allow_unicode=True
+        )
 
     def _object(self, cls: Any) -> Schema:
         fields = declared(cls)
@@ -77,7 +85,7 @@ class Crd:
         return self._with(cls.__name__, schema)
 
     def _field(self, cls: Any, field: Declared) -> Schema:
-        schema = self._of_type(field.hint)
+        schema = self._of_shape(field.shape)
         if (default := self._default(field, schema)) is not None:
             schema["default"] = default
         text = docs(cls).get(field.own, "")
@@ -96,7 +104,7 @@ class Crd:
         if "properties" in schema:
             has_one = any("default" in child for child in schema["properties"].values())
             return {} if has_one else None
-        default = encode(field.default, field.hint)
+        default = encode_as(field.shape, field.default)
         if isinstance(default, list):  # of an entry only what it sets
             return [{key: value for key, value in one.items() if value != []} for one in default]
         return default
@@ -105,19 +113,18 @@ class Crd:
         merged = schema | self._besides.get(name, {})
         return {key: value for key, value in merged.items() if value is not None}
 
-    def _of_type(self, hint: Any) -> Schema:
-        base, marks = parts(hint)
-        if kind := kind_of(base, marks):
-            is_text = "x-kubernetes-int-or-string" not in kind.schema
-            schema = of_mark(kind, {"type": "string"} if is_text else {})
-        elif is_dataclass(base):
-            schema = self._object(base)
-        elif issubclass(get_origin(base), Mapping):
-            schema = {"type": "object", "additionalProperties": self._of_type(get_args(base)[1])}
+    def _of_shape(self, shape: Shape) -> Schema:
+        if shape.kind:
+            is_text = "x-kubernetes-int-or-string" not in shape.kind.schema
+            schema = of_mark(shape.kind, {"type": "string"} if is_text else {})
+        elif shape.inner is None:
+            schema = self._object(shape.base)
+        elif issubclass(get_origin(shape.base), Mapping):
+            schema = {"type": "object", "additionalProperties": self._of_shape(shape.inner)}
         else:
-            listed = next((m for m in marks if isinstance(m, Listed)), Listed())
-            schema = {"type": "array", **of_list(listed), "items": self._of_type(get_args(base)[0])}
-        for mark in marks:
+            listed = next((m for m in shape.marks if isinstance(m, Listed)), Listed())
+            schema = {"type": "array", **of_list(listed), "items": self._of_shape(shape.inner)}
+        for mark in shape.marks:
             schema = of_mark(mark, schema) if isinstance(mark, Must) else schema
         return schema
 

@@ -35,7 +35,7 @@ def status_json(status: Status, *, before: Mapping[str, Any], now: str) -> Json:
         before: The status as it stands, for the times of what did not change.
         now: The instant that stamps what did.
     """
-    old = read_status(before)
+    old = read_status({key: before.get(key) for key in ("heldBy", "conditions")})
     conditions = stamped(status.conditions, old.conditions, generation=status.generation, now=now)
     dated = replace(status, held_by=_dated(status.held_by, old.held_by, now), conditions=conditions)
     patch: Json = merge_patch(before, encode(dated))
@@ -44,7 +44,7 @@ def status_json(status: Status, *, before: Mapping[str, Any], now: str) -> Json:
 
 def unable_json(ready: Condition, *, generation: int, before: Mapping[str, Any], now: str) -> Json:
     """The same where no pass could be made. Other conditions stay those of an earlier spec."""
-    old = read_status(before).conditions
+    old = read_status({"conditions": before.get("conditions")}).conditions
     rows = map(encode, stamped([ready], old, generation=generation, now=now))
     others = (c for c in before.get("conditions") or () if c.get("type") != ready.type)
     return {

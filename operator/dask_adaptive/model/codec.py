@@ -180,12 +180,48 @@ def _flag(value: Any) -> bool:
     return value
 
 
+def _figure(value: float) -> float | None:
+    return round(value, 3) if math.isfinite(value) else None
+
+
+def cut(text: str) -> str:
+    """Text as it is written."""
+    text = plain(text)
+    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+
+
 _SCALARS: Mapping[Any, Kind] = {
-    str: Kind(_text, "must be a text", schema={"type": "string"}),
+    str: Kind(_text, "must be a text", 0, cut, schema={"type": "string"}),
     bool: Kind(_flag, schema={"type": "boolean"}),
-    int: Kind(whole(), "must be a whole number", schema={"type": "integer", "format": "int32"}),
-    float: Kind(number(), "must be a number", schema={"type": "number"}),
+    int: Kind(
+        whole(), "must be a whole number", 0, round, schema={"type": "integer", "format": "int32"}
+    ),
+    float: Kind(number(), "must be a number", 0, _figure, schema={"type": "number"}),
 }
+
+
+class Shape(NamedTuple):
+    """A declared type."""
+
+    base: Any
+    marks: list[Any]
+    kind: Kind | None  # of one value; None: it is an object, a list or a mapping
+    inner: Shape | None  # of the entries of a list or mapping
+    can_lack: bool  # None is no value
+
+
+def shape_of(hint: Any) -> Shape:
+    can_lack = get_origin(hint) is not Annotated and NoneType in get_args(hint)
+    if can_lack:
+        (hint,) = (arg for arg in get_args(hint) if arg is not NoneType)
+    base, *marks = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+    kind = next((m for m in marks if isinstance(m, Kind)), None) or _SCALARS.get(base)
+    if isinstance(base, type) and issubclass(base, enum.Enum):
+        kind = kind or one_of({member.value: member for member in base})
+    inner = None
+    if kind is None and not is_dataclass(base):
+        inner = shape_of(get_args(base)[issubclass(get_origin(base), Mapping)])
+    return Shape(base, marks, kind, inner, can_lack)
 
 
 class Declared(NamedTuple):
@@ -193,7 +229,7 @@ class Declared(NamedTuple):
 
     own: str
     key: str
-    hint: Any
+    shape: Shape
     default: Any  # MISSING: it is required
 
 
@@ -203,29 +239,12 @@ def declared(cls: Any) -> tuple[Declared, ...]:
     hints = get_type_hints(cls, include_extras=True)
     found = []
     for f in fields(cls):
-        marks = parts(hints[f.name])[1]
-        if LOCAL not in marks:
-            key = next((m.name for m in marks if isinstance(m, Key)), json_name(f.name))
+        shape = shape_of(hints[f.name])
+        if LOCAL not in shape.marks:
+            key = next((m.name for m in shape.marks if isinstance(m, Key)), json_name(f.name))
             default = f.default if f.default_factory is MISSING else f.default_factory()
-            found.append(Declared(f.name, key, hints[f.name], default))
+            found.append(Declared(f.name, key, shape, default))
     return tuple(found)
-
-
-def parts(hint: Any) -> tuple[Any, list[Any]]:
-    """A type without None, and its marks."""
-    if get_origin(hint) is not Annotated and NoneType in get_args(hint):
-        (hint,) = (arg for arg in get_args(hint) if arg is not NoneType)
-    base, *marks = get_args(hint) if get_origin(hint) is Annotated else (hint,)
-    return base, marks
-
-
-def kind_of(base: Any, marks: list[Any]) -> Kind | None:
-    """How one value is read; None: it is an object, a list or a mapping."""
-    if kind := next((m for m in marks if isinstance(m, Kind)), None):
-        return kind
-    if isinstance(base, type) and issubclass(base, enum.Enum):
-        return one_of({member.value: member for member in base})
-    return _SCALARS.get(base)
 
 
 def json_name(own: str) -> str:
@@ -248,7 +267,7 @@ def decode(kind: type[T], node: Any, path: str) -> T:
         InvalidPolicy: The user can fix it; each problem has its path.
     """
     reading = _Reading()
-    value: T = reading.read(kind, node, path)
+    value: T = reading.read(shape_of(kind), node, path)
     if reading.problems:
         raise InvalidPolicy(*reading.problems)
     return value
@@ -265,7 +284,7 @@ def recover(kind: type[T], node: Any, *, whole: bool = False) -> T | None:
         The value, with defaults for all that could not be read; None if something required cannot.
     """
     reading = _Reading()
-    value = reading.read(kind, node, "")
+    value = reading.read(shape_of(kind), node, "")
     is_wrong = whole and len(reading.problems) > reading.unknown
     return None if value is _NOTHING or is_wrong else value
 
@@ -281,12 +300,11 @@ class _Reading:
         self.problems: list[Problem] = []
         self.unknown = 0  # of these
 
-    def read(self, hint: Any, node: Any, path: str) -> Any:
+    def read(self, shape: Shape, node: Any, path: str) -> Any:
         """A value; `_NOTHING`, and why, if there is none."""
-        base, marks = parts(hint)
         try:
-            value = self._value(base, marks, node, path)
-            for mark in marks:
+            value = shape.kind.read(node) if shape.kind else self._whole(shape, node, path)
+            for mark in shape.marks:
                 if isinstance(mark, Must) and not mark.holds(value):
                     raise InvalidPolicy(mark.words)
         except InvalidPolicy as exc:
@@ -294,24 +312,23 @@ class _Reading:
             return _NOTHING
         return value
 
-    def _value(self, base: Any, marks: list[Any], node: Any, path: str) -> Any:
-        if kind := kind_of(base, marks):
-            return kind.read(node)
-        if is_dataclass(base):
-            return self._object(base, node, path)
-        if issubclass(get_origin(base), Mapping):
-            return self._mapping(get_args(base)[1], node, path)
-        listed = next((m for m in marks if isinstance(m, Listed)), Listed())
-        return get_origin(base)(self._entries(get_args(base)[0], listed, node, path))
+    def _whole(self, shape: Shape, node: Any, path: str) -> Any:
+        if shape.inner is None:
+            return self._object(shape.base, node, path)
+        kind = get_origin(shape.base)
+        if issubclass(kind, Mapping):
+            return self._mapping(shape.inner, node, path)
+        listed = next((m for m in shape.marks if isinstance(m, Listed)), Listed())
+        return kind(self._entries(shape.inner, listed, node, path))
 
     def _object(self, cls: Any, node: Any, path: str) -> Any:
         if not isinstance(node, Mapping):
             raise InvalidPolicy("must be an object")
         values, wrong = dict[str, Any](), set[str]()
-        for own, key, hint, default in (known := declared(cls)):
+        for own, key, shape, default in (known := declared(cls)):
             before = len(self.problems)
             if node.get(key) is not None:
-                values[own] = self.read(hint, node[key], f"{path}.{key}")
+                values[own] = self.read(shape, node[key], f"{path}.{key}")
             elif default is MISSING:
                 values[own] = _NOTHING
                 self.problems.append(Problem(f"{path}.{key}", "is required"))
@@ -338,7 +355,7 @@ class _Reading:
         self.problems += (Problem(f"{path}.{key}", words) for key in found)
         self.unknown += len(found)
 
-    def _entries(self, hint: Any, listed: Listed, node: Any, path: str) -> Iterator[Any]:
+    def _entries(self, shape: Shape, listed: Listed, node: Any, path: str) -> Iterator[Any]:
         if not isinstance(node, list):
             raise InvalidPolicy("must be a list")
         if listed.most and len(node) > listed.most:
@@ -348,61 +365,44 @@ class _Reading:
             if key is not None and key in keys[:i]:
                 self.problems.append(Problem(f"{path}[{i}]", f"{key} is there twice"))
         for i, one in enumerate(node):
-            if (value := self.read(hint, one, f"{path}[{i}]")) is not _NOTHING:
+            if (value := self.read(shape, one, f"{path}[{i}]")) is not _NOTHING:
                 yield value
 
-    def _mapping(self, hint: Any, node: Any, path: str) -> dict[str, Any]:
+    def _mapping(self, shape: Shape, node: Any, path: str) -> dict[str, Any]:
         if not isinstance(node, Mapping):
             raise InvalidPolicy("must be an object")
         found = {
-            str(key): self.read(hint, value, f"{path}.{key}")
+            str(key): self.read(shape, value, f"{path}.{key}")
             for key, value in node.items()
             if value is not None
         }
         return {key: value for key, value in found.items() if value is not _NOTHING}
 
 
-def encode(value: Any, hint: Any = None) -> Any:
+def encode(value: Any) -> Any:
     """
-    Write a value as JSON, with every field that has a value.
+    Write a dataclass as JSON, with every field that has a value.
 
     Text of schedulers and of annotations may hold anything: it is cut, and without control
     characters. JSON has no word for numbers that are not finite: they are left out.
-
-    Args:
-        hint: The declared type, if there is one.
     """
-    base, marks = parts(hint)
-    if value is None and get_origin(hint) is not Annotated:
+    known = declared(cast(Any, type(value)))
+    return _there({one.key: encode_as(one.shape, getattr(value, one.own)) for one in known})
+
+
+def encode_as(shape: Shape, value: Any) -> Any:
+    """Write a value as it is declared."""
+    if value is None and shape.can_lack:
         return None
-    if kind := next((m for m in marks if isinstance(m, Kind)), None):
-        return kind.write(value)
-    if is_dataclass(value):
-        known = declared(cast(Any, type(value)))
-        return _there({one.key: encode(getattr(value, one.own), one.hint) for one in known})
+    if shape.kind:
+        return shape.kind.write(value)
+    if shape.inner is None:
+        return encode(value)
     if isinstance(value, Mapping):
-        inner = (*get_args(base), None, None)[1]
-        return _there({cut(str(key)): encode(one, inner) for key, one in value.items()})
-    if isinstance(value, (tuple, frozenset)):
-        return [encode(one, (*get_args(base), None)[0]) for one in value]
-    if isinstance(value, enum.Enum):
-        return value.value
-    return cut(value) if isinstance(value, str) else _figure(value, base)
-
-
-def _figure(value: Any, base: Any) -> Any:
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            return None
-        return round(value) if base is int else round(value, 3)
-    return value
+        found = {cut(str(key)): encode_as(shape.inner, one) for key, one in value.items()}
+        return _there(found)
+    return [encode_as(shape.inner, one) for one in value]
 
 
 def _there(values: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value is not None}
-
-
-def cut(text: str) -> str:
-    """Text as it is written."""
-    text = plain(text)
-    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
