@@ -57,7 +57,7 @@ class Picture(Watcher):
         """Keep the page where workers differ most in what they do; of several, the fullest."""
         self._page.saw(result)
         workers = [worker for group in result.observed.groups for worker in group.workers]
-        kinds = {(worker_state(w), w.processing > 0, bool(claims(w))) for w in workers}
+        kinds = {(worker_state(w), w.process.processing > 0, bool(claims(w))) for w in workers}
         if (len(kinds), len(workers)) >= self._most:
             self._most = len(kinds), len(workers)
             lines = self._console.render_lines(self._page)

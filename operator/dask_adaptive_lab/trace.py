@@ -247,7 +247,7 @@ class TraceFile:
             self._session, self._sessions = scheduler.session, self._sessions + 1
         held: Counter[str] = Counter()
         for worker in (w for g in observed.groups for w in g.workers):
-            held.update({pin.source for pin in worker.pins})
+            held.update({pin.source for pin in worker.process.pins})
         return Sample(
             t=t,
             session=self._sessions,
@@ -271,7 +271,7 @@ class TraceFile:
 
     def _group(self, group: ObservedGroup) -> TraceGroup:
         connected = [w for w in group.workers if w.is_connected]
-        threads = Counter(w.nthreads for w in connected if w.nthreads)
+        threads = Counter(w.process.nthreads for w in connected if w.process.nthreads)
         if threads:
             self._threads[group.name] = max(threads.items(), key=lambda item: (item[1], item[0]))[0]
         return TraceGroup(
@@ -279,7 +279,7 @@ class TraceFile:
             replicas=group.replicas,
             present=len(group.workers),
             connected=len(connected),
-            idle=sum(not w.processing for w in connected),
+            idle=sum(not w.process.processing for w in connected),
             threads=self._threads.get(group.name, group.threads),
         )
 

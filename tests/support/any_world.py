@@ -11,7 +11,7 @@ import pytest
 
 from dask_adaptive.model import observed, recycle, scaling
 from dask_adaptive.model.amounts import Amount
-from dask_adaptive.model.observed import Leaving, Pin, PrefixWork
+from dask_adaptive.model.observed import Leaving, ObservedWorker, Pin, PrefixWork
 from dask_adaptive.model.past import (
     Blocked,
     Change,
@@ -25,7 +25,7 @@ from dask_adaptive.model.reason import Reason
 from dask_adaptive.planner.context import in_numbers
 from dask_adaptive.planner.leave import OWNER
 from dask_adaptive.planner.quotas import with_walltimes
-from support.worlds import GPU, GROUP, KEY, NOW, dated, leaving_of, lifecycle_of
+from support.worlds import GPU, GROUP, KEY, NOW, changed, dated, leaving_of, lifecycle_of
 
 #: So many seeds; more where there is time.
 MANY = (
@@ -157,17 +157,14 @@ class AnyWorld:
             name, max(0, replicas), workers, handled, room, allowance, threads=1
         )
 
-    def _worker(self, name: str, group: str) -> observed.ObservedWorker:
+    def _worker(self, name: str, group: str) -> ObservedWorker:
         is_connected, age_s = self._p(0.75), self._s(400)
         going = is_connected and self._p(0.15)
         reason = self._one(Reason.UNDERUTILIZED, Reason.LIFETIME, Reason.TASK_QUOTA)
         tasks = self._one(0, 0, 2) if is_connected else 0
         use = recycle.Use(self._n(60), self._n(3), "", self._rng.random(), self._rng.random())
-        return observed.ObservedWorker(
-            name=name,
-            uid=f"uid-{name}",
-            group=group,
-            made_at=-age_s,
+        return changed(
+            ObservedWorker(name, f"uid-{name}", group, -age_s),
             dask_names=(name,) if is_connected else (),
             lifecycle=lifecycle_of(
                 is_connected=is_connected, deleting=self._p(0.05), in_service=not going,
@@ -205,8 +202,9 @@ class AnyWorld:
         workers = [w for g in groups for w in g.workers]
         processes = tuple(
             observed.SchedulerWorker(
-                w.name, f"tcp://{w.name}", "running", 1, w.processing, w.idle_since, w.sole_bytes,
-                pins=w.pins, actors=w.actors, leaving=leaving_of(w),
+                w.name, f"tcp://{w.name}", "running", 1, w.process.processing, w.idle_since,
+                w.process.sole_bytes, pins=w.process.pins, actors=w.process.actors,
+                leaving=leaving_of(w),
             )
             for w in workers if w.dask_names
         )  # fmt: skip
@@ -220,7 +218,7 @@ class AnyWorld:
             demand=self._some(0.8, self._demand),
             wants=self._some(0.2, lambda: (observed.Want(self._n(8), self._s(), "nb"),), ()),
             quiet=observed.Quiet(self._one(0.0, self._s()), self._one(0.0, self._s())),
-            processing=sum(w.processing for w in workers),
+            processing=sum(w.process.processing for w in workers),
             unanswered=self._n(2),
         )
         return observed.ObservedCluster(
@@ -289,7 +287,7 @@ class AnyWorld:
         )
 
     def _pace(self, worker: observed.ObservedWorker) -> tuple[float, int, float]:
-        at = NOW - 0.5 if worker.processing else self._ago(30)
+        at = NOW - 0.5 if worker.process.processing else self._ago(30)
         return at, worker.use.runs, self._rng.random()
 
     def _few(self, values: list[str]) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import (
+    NOBODY,
     Closing,
     Cordon,
     Deleting,
@@ -71,11 +72,27 @@ def watched(*groups: str) -> Past:
     return dataclasses.replace(PAST, groups=dict.fromkeys((GROUP, *groups), PAST.of(GROUP)))
 
 
+#: What `changed` takes that its process says.
+_OF_PROCESS = {f.name for f in dataclasses.fields(SchedulerWorker)} & {
+    "processing", "idle_since", "sole_bytes", "closable", "actors", "pins", "use", "cordon",
+    "lifetime_ends_at", "too_short", "nthreads", "joined_at", "stuck", "status",
+}  # fmt: skip
+
+
+def changed(worker: ObservedWorker, **changes: Any) -> ObservedWorker:
+    """The same worker, with these changes to it or to its process."""
+    if changes.pop("paused", False):
+        changes["status"] = "paused"
+    of_process = {name: changes.pop(name) for name in _OF_PROCESS & changes.keys()}
+    process = dataclasses.replace(worker.process, **of_process)
+    return dataclasses.replace(worker, process=process, **changes)
+
+
 def worker(name: str, **changes: Any) -> ObservedWorker:
     """A connected worker that has been idle for long and may go."""
     base = ObservedWorker(
         name=name, uid=f"uid-{name}", group=GROUP, made_at=-500.0, dask_names=(name,),
-        idle_since=-100.0, closable=True,
+        process=dataclasses.replace(NOBODY, idle_since=-100.0, closable=True),
     )  # fmt: skip
     facts = {key: changes.pop(key) for key in _FACTS & changes.keys()}
     stopped, quota = changes.pop("stopped", ""), changes.pop("stopped_for", None)
@@ -85,7 +102,7 @@ def worker(name: str, **changes: Any) -> ObservedWorker:
     known: dict[str, Any] = {"lifecycle": lifecycle_of(is_connected=is_connected, **facts)}
     if changes.get("processing") or not is_connected:
         changes["idle_s"] = -math.inf
-    return dataclasses.replace(base, **{**known, **instants(**changes)})
+    return changed(base, **{**known, **instants(**changes)})
 
 
 def instants(
@@ -182,7 +199,8 @@ def cluster(
     processes = tuple(
         SchedulerWorker(
             name=name, address=f"tcp://{name}", status="running", nthreads=1,
-            processing=w.processing, idle_since=w.idle_since, sole_bytes=w.sole_bytes,
+            processing=w.process.processing, idle_since=w.idle_since,
+            sole_bytes=w.process.sole_bytes,
             leaving=leaving_of(w),
         )
         for g in groups for w in g.workers for name in w.dask_names

@@ -300,14 +300,14 @@ def _worker_facts(worker: ObservedWorker, live: Live) -> dict[str, str]:
     facts = {
         "pod": worker.pod,
         "node": worker.node,
-        "gets no more tasks": worker.cordon.message if worker.cordon else "",
+        "gets no more tasks": worker.process.cordon.message if worker.process.cordon else "",
         "to be replaced": worker.recycle_asked,
         "differs from its group": worker.drift,
         "the scheduler was not asked": live.unknown,
     }
     if not live.unknown:
-        facts["tasks"] = f"{worker.processing} assigned, {worker.use.runs} run"
-        facts["results that no other worker holds"] = format_bytes(worker.sole_bytes)
+        facts["tasks"] = f"{worker.process.processing} assigned, {worker.use.runs} run"
+        facts["results that no other worker holds"] = format_bytes(worker.process.sole_bytes)
     return {name: fact for name, fact in facts.items() if fact}
 
 

@@ -123,15 +123,18 @@ class Live:
         if told and told.state == state and (row is None or told.reason.startswith("Invalid")):
             return _as_told(told)
         if row is None:
-            moved = f", {format_bytes(worker.sole_bytes)} to move" if worker.sole_bytes else ""
+            sole_bytes = worker.process.sole_bytes
+            moved = f", {format_bytes(sole_bytes)} to move" if sole_bytes else ""
             idle = f"idle for {format_duration(clocks.idle_s(worker))}"
             return Stay(FREE, name, state, ENDS[FREE], f"{idle}{moved}")
         reason, message = row
         ends = ENDS.get(reason.value, "")
         if reason is Reason.IDLE_GRACE:
             ends = f"in {format_duration(idle_s - clocks.idle_s(worker))}"
-        elif reason is Reason.PINNED and worker.pins:
-            ends = f"at the latest {self.date(max(p.latest or p.until for p in worker.pins))}"
+        elif reason is Reason.PINNED and worker.process.pins:
+            ends = (
+                f"at the latest {self.date(max(p.latest or p.until for p in worker.process.pins))}"
+            )
         return Stay(reason.value, name, state, ends, message)
 
     def _objection(self, worker: ObservedWorker, idle_s: float) -> tuple[Reason, str] | None:

@@ -124,7 +124,7 @@ def _ready(observed: ObservedCluster, decided: Plan) -> Condition:
     if is_stopped or not observed.scheduler.is_connected:
         return Condition(st.READY, False, decided.reason, decided.message)
     workers = [w for g in observed.groups for w in g.workers if w.is_connected]
-    if workers and all(w.paused and w.stuck for w in workers):
+    if workers and all(w.process.is_paused and w.process.stuck for w in workers):
         full = f"{counted(len(workers), 'worker')}, all paused: memory is full, no task begins"
         return Condition(st.READY, False, Reason.WORKERS_PAUSED, full)
     return Condition(st.READY, True, Reason.RECONCILED, "the cluster is served")

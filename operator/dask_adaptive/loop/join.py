@@ -14,6 +14,7 @@ from operator import is_
 
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import (
+    NOBODY,
     Closing,
     Cordon,
     Deleting,
@@ -71,9 +72,6 @@ _PLACE = tuple(field.name for field in fields(PlacedWorker))
 
 #: Statuses of a worker that nobody is closing.
 _IN_SERVICE = frozenset({"running", "paused", "init"})
-
-#: What is known of the processes of a worker that has none.
-_NOBODY = SchedulerWorker("", "", "init", nthreads=0, processing=0, idle_since=0.0, sole_bytes=0)
 
 
 def find_endings(
@@ -230,7 +228,7 @@ class JoinedWorkers:
                     worker, mine, departing.get(name, ""), is_ending=worker.pod in pods
                 )
                 # What is about to end is never the same, so that it is made anew afterwards.
-                known = worker, (_NOBODY,) if is_going else mine, joined
+                known = worker, (NOBODY,) if is_going else mine, joined
             self._made[name] = known
 
 
@@ -276,42 +274,28 @@ def _joined(
     worker: PlatformWorker, processes: Processes, terminating: str = "", *, is_ending: bool = False
 ) -> ObservedWorker:
     # Of a new operator all workers go through here, nearly all with one process: be quick.
-    alone = len(processes) == 1
-    one = processes[0] if alone else _as_one(processes)
+    alone = len(processes) == 1 and len(processes[0].pins) < 2
     lifecycle = _lifecycle_of(worker, processes, terminating)
     waiting = worker.waiting
     if not waiting and isinstance(lifecycle, Pending) and terminating:
         waiting = f"its pod is ending: {terminating}"
     return ObservedWorker(
         **{name: getattr(worker, name) for name in _PLACE},
-        dask_names=(one.name,) if alone else tuple(sorted(p.name for p in processes)),
+        dask_names=(processes[0].name,) if alone else tuple(sorted(p.name for p in processes)),
         lifecycle=lifecycle,
         waiting=waiting,
-        processing=one.processing,
-        idle_since=one.idle_since if processes and not one.processing else math.inf,
-        sole_bytes=one.sole_bytes,
-        closable=one.closable,
-        actors=one.actors,
-        pins=_distinct((one.pins,)) if len(one.pins) > 1 else one.pins,
+        process=processes[0] if alone else _as_one(processes),
         # The next pod is on its way, and on another machine.
         node="" if is_ending else worker.node,
         node_terminating="" if is_ending else worker.node_terminating,
         pod_made_at=worker.pod_created_at or worker.made_at,
-        use=one.use,
-        lifetime_ends_at=one.lifetime_ends_at,
-        paused=one.status == "paused",
-        cordon=one.cordon,
-        too_short=one.too_short,
-        nthreads=one.nthreads,
-        joined_at=one.joined_at,
-        stuck=one.stuck,
     )
 
 
 def _as_one(processes: Sequence[SchedulerWorker]) -> SchedulerWorker:
     """Several processes of one worker, which come and go together."""
     if not processes:
-        return _NOBODY
+        return NOBODY
     return SchedulerWorker(
         name=processes[0].name,
         address=processes[0].address,

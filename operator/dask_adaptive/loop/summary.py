@@ -143,7 +143,7 @@ def status_of(
     workers = [w for group in scaled for w in group.workers]
     groups = [sort_workers(g, heed_nodes=policy.disruption.node_signals) for g in scaled]
     serving = [w for g in groups for w in (*g.active, *g.on_terminating_node)]
-    busy = sum(1 for w in serving if w.processing)
+    busy = sum(1 for w in serving if w.process.processing)
     return Status(
         generation=generation,
         replicas=sum(group.replicas for group in scaled),
@@ -153,7 +153,7 @@ def status_of(
         pending=sum(len(g.pending) for g in groups),
         idle=len(serving) - busy,
         busy=busy,
-        pinned=sum(1 for w in workers if w.pins or w.manual_pin),
+        pinned=sum(1 for w in workers if w.process.pins or w.manual_pin),
         retiring=sum(len(g.retiring) for g in groups),
         reason=decided.reason,
         message=decided.message,
@@ -240,8 +240,8 @@ def _rows(
 
 def _is_usual(worker: ObservedWorker) -> bool:
     """Nearly all are: one look at what `worker_row` would find nothing in."""
-    is_free = not worker.pins and worker.manual_pin is None
-    is_free = is_free and worker.cordon is None and not worker.annotation_problem
+    is_free = not worker.process.pins and worker.manual_pin is None
+    is_free = is_free and worker.process.cordon is None and not worker.annotation_problem
     return is_free and isinstance(worker.lifecycle, Serving)
 
 
@@ -260,7 +260,7 @@ def _of_other_groups(
     scaled = {workers.name for workers in groups}
     for group in observed.groups:
         if group.name not in scaled:
-            yield from (w for w in group.workers if w.name in due or w.cordon is not None)
+            yield from (w for w in group.workers if w.name in due or w.process.cordon is not None)
 
 
 def _due(
@@ -297,8 +297,8 @@ def _row_of_unheld(worker: ObservedWorker, *, is_exposed: bool) -> tuple[Reason,
         return worker.absence
     if isinstance(worker.lifecycle, Serving) and is_exposed:
         return Reason.NODE_GOING, worker.node_terminating
-    if worker.cordon is not None:
-        return Reason.QUOTA_REACHED, worker.cordon.message
+    if worker.process.cordon is not None:
+        return Reason.QUOTA_REACHED, worker.process.cordon.message
     if worker.annotation_problem:
         return Reason.INVALID_ANNOTATION, worker.annotation_problem
     if isinstance(worker.lifecycle, Closing):
@@ -312,7 +312,7 @@ def worker_state(worker: ObservedWorker) -> str:
         return "Going"
     if not worker.is_connected:
         return "Pending"
-    if worker.cordon is not None and worker.retiring is None:
+    if worker.process.cordon is not None and worker.retiring is None:
         return "Stopped"
     return worker.retiring.word.capitalize() if worker.retiring else "Active"
 

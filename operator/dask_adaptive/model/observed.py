@@ -199,6 +199,17 @@ class SchedulerWorker:
         """The agent gives it the status of a closing worker, so that it gets no new tasks."""
         return self.cordon is not None or self.too_short
 
+    @property
+    def is_paused(self) -> bool:
+        """It starts nothing, and takes no data: Dask pauses workers short of memory."""
+        return self.status == "paused"
+
+
+#: What is known of the processes of a worker that has none.
+NOBODY = SchedulerWorker(
+    "", "", "init", nthreads=0, processing=0, idle_since=math.inf, sole_bytes=0
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Shuffle:
@@ -401,8 +412,8 @@ class ObservedWorker(PlacedWorker):
     """
     One worker: a Deployment joined with the Dask workers that run in it.
 
-    A Deployment of `--nworkers 2` has two Dask workers that come and go together: counts and bytes
-    are their sums, `idle_since` is that of the one that worked last.
+    A Deployment of `--nworkers 2` has two Dask workers that come and go together: in `process`
+    counts and bytes are their sums, `idle_since` is that of the one that worked last.
 
     Instants are on one of the two clocks of `Clocks` (that of the platform, where nothing else is
     said): an unchanged worker stays the same value.
@@ -411,27 +422,23 @@ class ObservedWorker(PlacedWorker):
     dask_names: tuple[str, ...] = ()  # empty: not connected
     lifecycle: Lifecycle = Serving()
     waiting: str = ""
-    processing: int = 0
-    idle_since: float = math.inf  # the scheduler's clock; infinite: busy, or not connected
-    sole_bytes: int = 0
-    closable: bool = False
-    actors: bool = False
-    pins: tuple[Pin, ...] = ()
+    process: SchedulerWorker = NOBODY  # that of its Dask workers, see above
     node: str = ""
     node_terminating: str = ""
     pod_made_at: float = 0.0
-    use: Use = UNUSED
-    lifetime_ends_at: float = math.inf  # the scheduler's clock: by Dask's own --lifetime
-    cordon: Cordon | None = None
-    paused: bool = False  # starts nothing, and takes no data: Dask pauses workers short of memory
-    too_short: bool = False
-    nthreads: int = 0  # of its Dask workers together; 0 while it is not connected
-    joined_at: float | None = None  # the scheduler's clock; None: not known
-    stuck: int = 0  # of them: those that take no task, see `SchedulerWorker.stuck`
 
     @property
     def is_connected(self) -> bool:
         return bool(self.dask_names)
+
+    @property
+    def idle_since(self) -> float:
+        """On the scheduler's clock; infinite: it is busy, or not connected."""
+        return math.inf if self.process.processing else self.process.idle_since
+
+    @property
+    def use(self) -> Use:
+        return self.process.use
 
     @property
     def absence(self) -> tuple[Reason, str]:
@@ -442,12 +449,13 @@ class ObservedWorker(PlacedWorker):
     @property
     def has_end(self) -> bool:
         """Others have set an end for it."""
-        return self.ends_at < math.inf or self.lifetime_ends_at < math.inf
+        return self.ends_at < math.inf or self.process.lifetime_ends_at < math.inf
 
     @property
     def takes_tasks(self) -> bool:
         """It is of use for new work."""
-        return self.cordon is None and not self.too_short and not self.paused
+        process = self.process
+        return process.cordon is None and not process.too_short and not process.is_paused
 
     @property
     def retiring(self) -> Retiring | None:
@@ -481,7 +489,7 @@ class ObservedWorker(PlacedWorker):
 
     @property
     def is_pinned(self) -> bool:
-        return bool(self.pins) or self.manual_pin is not None
+        return bool(self.process.pins) or self.manual_pin is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -509,7 +517,7 @@ class Clocks:
     def ends_in_s(self, worker: ObservedWorker) -> float:
         """Until the end that others have set for it; negative: it is overdue."""
         left_s = worker.ends_at - self.platform
-        return min(left_s, worker.lifetime_ends_at - self.scheduler)
+        return min(left_s, worker.process.lifetime_ends_at - self.scheduler)
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,11 +125,12 @@ def count_heads(workers: GroupWorkers, past: Past, wanted: int, *, at: float) ->
     left = [w.name for w in workers.retiring if w.is_replaced]
     unsure = sum(name not in past.floors for name in left)
     known = max([known + unsure, *(past.floors[n] for n in left if n in past.floors)])
+    processes = [w.process for w in serving]
     return Headcount(
         base=min(wanted, known),
         in_service=len(serving),
-        cordoned=sum(w.cordon is not None for w in serving),
-        paused=sum((w.paused or w.too_short) and w.cordon is None for w in serving),
+        cordoned=sum(p.cordon is not None for p in processes),
+        paused=sum((p.status == "paused" or p.too_short) and p.cordon is None for p in processes),
         draining=sum(w.is_replaced and w.is_draining for w in leaving),
     )
 
@@ -164,10 +165,11 @@ def _objection(
         # that it is to make another: an operator that dies between them leaves a smaller group.
         return Reason.DRIFTED, f"{message}; only the default group is rolled out automatically"
     if worker.is_pinned and not (
-        beats_pins(candidate, at.recycle) and all(p.source != "shuffle" for p in worker.pins)
+        beats_pins(candidate, at.recycle)
+        and all(p.source != "shuffle" for p in worker.process.pins)
     ):
         return Reason.PINNED, f"{message}; pinned by {', '.join(sorted(claims(worker)))}"
-    if worker.actors:
+    if worker.process.actors:
         return Reason.HOLDS_ACTORS, f"{message}; holds actors, which cannot be moved"
     # Windows, minAge and back-offs keep workers in service: one that is spent is not.
     return None if candidate.is_spent else _untimely(worker, candidate, at)

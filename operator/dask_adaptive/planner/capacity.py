@@ -265,11 +265,11 @@ def _supply(bounds: GroupBounds, group: ObservedGroup, past: Past, clocks: Clock
         priority=bounds.priority,
         threads=threads_of(group),
         connected=len(connected),
-        busy=sum(w.processing > 0 for w in connected),
+        busy=sum(w.process.processing > 0 for w in connected),
         pending=tuple(sorted(pending)),
         arrival_s=arrival_s,
         is_assumed=is_assumed(past, group.name),
-        stuck=float(sum(w.stuck for w in connected)),
+        stuck=float(sum(w.process.stuck for w in connected)),
     )
 
 
@@ -296,7 +296,7 @@ def _comes_in_s(worker: ObservedWorker, arrival_s: float, clocks: Clocks) -> flo
 
 def threads_of(group: ObservedGroup) -> float:
     """Threads of one worker: as measured, or else as it is to be started, or else one."""
-    known = [w.nthreads for w in group.workers if w.nthreads > 0]
+    known = [w.process.nthreads for w in group.workers if w.process.nthreads > 0]
     return sum(known) / len(known) if known else float(max(group.threads, 1))
 
 
@@ -500,7 +500,7 @@ def starts(
     """
     ages = []
     for worker in (w for w in workers if w.dask_names and w.name not in past.seen):
-        joined_at = worker.joined_at
+        joined_at = worker.process.joined_at
         age_s = clocks.age_s(worker) - (0.0 if joined_at is None else clocks.scheduler - joined_at)
         if worker.name in past.awaited:
             ages.append(_watched_s(worker, past, age_s, now=now))

@@ -131,7 +131,7 @@ def sort_workers(
 def _place(worker: ObservedWorker, *, node_terminates: bool) -> str:
     match worker.lifecycle:
         case Serving():
-            is_free = node_terminates and not worker.is_pinned and not worker.actors
+            is_free = node_terminates and not worker.is_pinned and not worker.process.actors
             return "on_terminating_node" if is_free else "active"
         case Pending(terminating):
             # On a terminating node its last pod waits for others to take what it has, and does not

@@ -86,9 +86,9 @@ def _of_people(context: PassContext) -> Iterator[float]:
         yield from (pod.left_s, pod.left_s - SLACK_S)
         yield from (pod.known_left_s, pod.known_left_s - SLACK_S)
         yield pod.manual_pin.until - at if pod.manual_pin else 0.0
-    for worker in (w for g in observed.groups for w in g.workers if w.pins or w.manual_pin):
+    for worker in (w for g in observed.groups for w in g.workers if w.process.pins or w.manual_pin):
         yield worker.manual_pin.until - at if worker.manual_pin else 0.0
-        for pin in worker.pins:
+        for pin in worker.process.pins:
             held_s = pin.until - observed.scheduler.at
             yield held_s
             if worker.manual_pin and pin.owner == OWNER:

@@ -51,11 +51,11 @@ def pinned(worker: ObservedWorker, _: object = None) -> tuple[Reason, str] | Non
 
 
 def busy(worker: ObservedWorker, _: VetoContext) -> tuple[Reason, str] | None:
-    return (Reason.BUSY, "has tasks") if worker.processing else None
+    return (Reason.BUSY, "has tasks") if worker.process.processing else None
 
 
 def holds_actors(worker: ObservedWorker, _: VetoContext) -> tuple[Reason, str] | None:
-    return WITH_ACTORS if worker.actors else None
+    return WITH_ACTORS if worker.process.actors else None
 
 
 def in_grace(worker: ObservedWorker, at: VetoContext) -> tuple[Reason, str] | None:
@@ -66,13 +66,13 @@ def in_grace(worker: ObservedWorker, at: VetoContext) -> tuple[Reason, str] | No
 
 
 def no_recipient(worker: ObservedWorker, at: VetoContext) -> tuple[Reason, str] | None:
-    if not worker.sole_bytes or at.in_service > len(worker.dask_names):
+    if not worker.process.sole_bytes or at.in_service > len(worker.dask_names):
         return None
     return Reason.NO_RECIPIENT, "holds the last copy of results and no other worker can take them"
 
 
 def not_offered(worker: ObservedWorker, _: VetoContext) -> tuple[Reason, str] | None:
-    if worker.closable:
+    if worker.process.closable:
         return None
     return Reason.NO_RECIPIENT, "not offered by the scheduler's workers_to_close: memory is needed"
 
@@ -145,9 +145,9 @@ def ranked(
     """
 
     def key(worker: ObservedWorker) -> tuple[object, ...]:
-        data = worker.sole_bytes if worker.sole_bytes > LITTLE else 0
-        rest = (worker.sole_bytes, worker.idle_since, worker.name)
-        return worker.name not in first, worker.processing, data, order(worker), *rest
+        data = worker.process.sole_bytes if worker.process.sole_bytes > LITTLE else 0
+        rest = (worker.process.sole_bytes, worker.idle_since, worker.name)
+        return worker.name not in first, worker.process.processing, data, order(worker), *rest
 
     return sorted(workers, key=key)
 
@@ -164,8 +164,8 @@ def ranked_pending(workers: Iterable[ObservedWorker]) -> list[ObservedWorker]:
 
 def claims(worker: ObservedWorker) -> set[str]:
     """The owners of a worker's pins, in words that stay as time passes."""
-    held = {_claim(pin) for pin in worker.pins}
-    if worker.manual_pin is not None and not any(p.source == "manual" for p in worker.pins):
+    held = {_claim(pin) for pin in worker.process.pins}
+    if worker.manual_pin is not None and not any(p.source == "manual" for p in worker.process.pins):
         held.add(_manual(worker.manual_pin.reason))
     return held
 
@@ -254,7 +254,7 @@ def sync_pins(context: PassContext) -> tuple[SetPin | Unpin, ...]:
         action
         for group in observed.groups
         for worker in group.workers
-        if worker.dask_names and (worker.manual_pin is not None or worker.pins)
+        if worker.dask_names and (worker.manual_pin is not None or worker.process.pins)
         for action in _sync(worker, context)
     )
     return (*staying, *_lifted(context))
@@ -285,7 +285,7 @@ def _lifted(context: PassContext) -> Iterator[Unpin]:
 
 
 def _sync(worker: ObservedWorker, context: PassContext) -> Iterator[SetPin | Unpin]:
-    held = next((p for p in worker.pins if p.source == "manual" and p.owner == OWNER), None)
+    held = next((p for p in worker.process.pins if p.source == "manual" and p.owner == OWNER), None)
     asked = worker.manual_pin
     if asked is None:
         if held is not None:

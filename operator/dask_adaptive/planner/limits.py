@@ -179,7 +179,7 @@ def limit_of(
     runs = own_tasks(worker, recycle.tasks)
     if recycle.tasks.from_walltime and expected_s > 0 and math.isfinite(left_s):
         # Exact limits count what is assigned, too: that is on its way already.
-        given = worker.use.runs + (worker.processing if recycle.tasks.exact else 0)
+        given = worker.use.runs + (worker.process.processing if recycle.tasks.exact else 0)
         fitting = max(1, given + math.floor(min(left_s / expected_s, 1e9)))
         runs = min(runs, fitting) if runs else fitting
     return Limit(runs, left_s) if runs or left_s < math.inf else _NO_LIMIT

@@ -370,7 +370,7 @@ def _pace(
     at, before, pace = known
     if now - at < SHORTEST_S:
         return known
-    if runs == before and not worker.processing:
+    if runs == before and not worker.process.processing:
         return known  # it rests: `TaskRuns` says for how long its pace counts
     if runs < before or now - at > over_s:
         return now, runs, pace  # another process, or a rest: what lies between was no work

@@ -168,7 +168,7 @@ def _why_up(workers: GroupWorkers, desired: int, cause: tuple[Reason, str]) -> t
 
 def _called_back(workers: GroupWorkers, missing: int) -> tuple[Cancel, ...]:
     # Those with the most data first: they are the dearest to lose and the furthest from done.
-    order = sorted(workers.recallable, key=lambda w: (-w.sole_bytes, w.name))
+    order = sorted(workers.recallable, key=lambda w: (-w.process.sole_bytes, w.name))
     return tuple(
         Cancel(w.name, w.dask_names, Reason.WANTED_AGAIN, "wanted again before it had left")
         for w in order[:missing]
@@ -269,7 +269,7 @@ def _retire(
 ) -> Retire:  # fmt: skip
     if gives_back:
         message = f"{counted(desired, 'worker')}: this group's part of what it shares"
-        busy_ok = worker.processing > 0
+        busy_ok = worker.process.processing > 0
         return Retire(
             worker.name, worker.dask_names, Reason.BUDGET_SHARED, message, busy_ok=busy_ok
         )

@@ -178,8 +178,8 @@ def _runs_soon(at: QuotaContext) -> Number:
         seen_at, _, pace = paces.get(life_of(worker), _NO_PACE)
         # A short rest changes nothing. Of a long one nobody knows the end, and a replacement
         # that came too early would stand beside it all the while.
-        is_resting = not worker.processing and at.now - seen_at > over_s
-        more = (0.0 if is_resting else pace * ready_s) + is_exact * worker.processing
+        is_resting = not worker.process.processing and at.now - seen_at > over_s
+        more = (0.0 if is_resting else pace * ready_s) + is_exact * worker.process.processing
         return worker.use.runs + more
 
     return runs
@@ -189,7 +189,7 @@ def _by_tasks(rule: QuotaRule, worker: ObservedWorker, at: QuotaContext, limit: 
     found, is_spent = compared(rule, worker, at, limit), has_spent(worker, at.recycle)
     if is_spent and worker.use.runs < limit < math.inf:
         # What is left of its quota is assigned.
-        message = worker.cordon.message if worker.cordon else ""
+        message = worker.process.cordon.message if worker.process.cordon else ""
         return RecycleCandidate(worker.name, rule.reason, message, is_spent=True)
     return found._replace(is_spent=True) if found and is_spent else found
 
@@ -247,7 +247,7 @@ def _by_end(rule: QuotaRule, worker: ObservedWorker, at: QuotaContext, limit: fl
     if is_ending:
         message = f"it ends in less than {format_duration(margin_s)} (recycle.lifetime.margin)"
         ratio = 1 - left_s
-    elif worker.too_short:
+    elif worker.process.too_short:
         message = "a task waits that it is not expected to finish before it ends"
     elif left_s <= at.expected_s + ready_s:
         # The last task that fits is done by then, and the replacement is to be there.
@@ -255,7 +255,7 @@ def _by_end(rule: QuotaRule, worker: ObservedWorker, at: QuotaContext, limit: fl
         ratio = ready_s / (ready_s + left_s)
     else:
         return None
-    is_over = is_ending or worker.too_short
+    is_over = is_ending or worker.process.too_short
     return RecycleCandidate(worker.name, rule.reason, message, ratio, is_over, is_urgent=True)
 
 
@@ -305,7 +305,7 @@ def _hard_message(worker: ObservedWorker, _: QuotaContext, limit: float, __: boo
 def _by_failures(
     rule: QuotaRule, worker: ObservedWorker, at: QuotaContext, limit: float
 ) -> Verdict:
-    found, cordon = compared(rule, worker, at, limit), worker.cordon
+    found, cordon = compared(rule, worker, at, limit), worker.process.cordon
     is_stopped = cordon is not None and cordon.quota is Quota.FAILURES
     if found is None and cordon and is_stopped and limit < math.inf:
         # The failure for which the agent has cordoned it is out of the window by now.
@@ -340,7 +340,7 @@ def _reads(field: str) -> Callable[[QuotaContext], Number]:
 
 RULES = (
     QuotaRule(
-        Reason.TASK_QUOTA, quota=Quota.TASKS, use=_reads("use.runs"), soon=_runs_soon,
+        Reason.TASK_QUOTA, quota=Quota.TASKS, use=_reads("process.use.runs"), soon=_runs_soon,
         limit=lambda w, at: own_tasks(w, at.recycle.tasks) or math.inf,
         lowest=lambda at: at.recycle.tasks.max * (1 - at.recycle.tasks.jitter),
         judge=_by_tasks, message=_task_message,
@@ -357,17 +357,17 @@ RULES = (
         judge=_by_age, message=_age_message, shown=_age_shown,
     ),
     QuotaRule(
-        Reason.LIFETIME, quota=Quota.LIFETIME, marks=lambda w: w.has_end or w.too_short,
+        Reason.LIFETIME, quota=Quota.LIFETIME, marks=lambda w: w.has_end or w.process.too_short,
         limit=lambda w, at: at.margin_s(w) if w.has_end else math.inf,
         judge=_by_end, part=_part_of_life, shown=_end_shown,
     ),
     QuotaRule(
-        Reason.MEMORY_SOFT, quota=Quota.MEMORY, use=_reads("use.unmanaged"),
+        Reason.MEMORY_SOFT, quota=Quota.MEMORY, use=_reads("process.use.unmanaged"),
         limit=lambda w, at: at.recycle.memory.soft,
         judge=_by_soft_memory, message=_soft_message, shown=_soft_shown,
     ),
     QuotaRule(
-        Reason.MEMORY_HARD, quota=Quota.MEMORY, use=_reads("use.process"), is_urgent=True,
+        Reason.MEMORY_HARD, quota=Quota.MEMORY, use=_reads("process.use.process"), is_urgent=True,
         limit=lambda w, at: at.recycle.memory.hard, message=_hard_message,
         shown=lambda w, at, limit: (f"process {w.use.process:.0%}", f"hard {limit:.0%}"),
     ),
@@ -377,7 +377,7 @@ RULES = (
         judge=_by_failures, message=_pattern_message, shown=_pattern_shown,
     ),
     QuotaRule(
-        Reason.FAILURES, quota=Quota.FAILURES, use=_reads("use.failures"),
+        Reason.FAILURES, quota=Quota.FAILURES, use=_reads("process.use.failures"),
         limit=lambda w, at: at.recycle.failures.max or math.inf,
         judge=_by_failures, message=_failed_message, shown=_failed_shown,
     ),
@@ -419,8 +419,10 @@ def assess(context: PassContext, group: ObservedGroup) -> Assessment:
     )
     found: list[RecycleCandidate] = []
     uses: dict[Quota, list[tuple[float, str]]] = defaultdict(list)  # the highest is the first
-    cordoned = [w for w in workers if w.cordon is not None]  # may be due whatever they have used
-    free = [w for w in workers if w.cordon is None] if cordoned else workers
+    cordoned = [
+        w for w in workers if w.process.cordon is not None
+    ]  # may be due whatever they have used
+    free = [w for w in workers if w.process.cordon is None] if cordoned else workers
     for rule in RULES:
         judge = rule.judge or compared
         for worker in (*near(rule, free, at), *cordoned):
@@ -563,7 +565,7 @@ def own_margin_s(worker: ObservedWorker, quota: LifetimeQuota, clocks: Clocks) -
 def has_spent(worker: ObservedWorker, recycle: Recycle) -> bool:
     """Whether a worker has used up an exact quota of tasks, and so gets no more of them."""
     return recycle.tasks.exact and (
-        (worker.cordon is not None and worker.cordon.quota is Quota.TASKS)
+        (worker.process.cordon is not None and worker.process.cordon.quota is Quota.TASKS)
         or worker.retires_for is Reason.TASK_QUOTA
     )
 

@@ -218,7 +218,8 @@ class ReplacementSelector:
         self._active = {w.name: w for w in workers.active}
         #: Workers that can go without a replacement: it is there, or none is needed.
         # One that is paused could not take what another leaves behind.
-        self._spare = workers.serving - at.desired - sum(w.paused for w in workers.active)
+        paused = sum(w.process.status == "paused" for w in workers.active)
+        self._spare = workers.serving - at.desired - paused
         self._slots = max(1, at.recycle.strategy.max_surge.of(max(1, at.desired)))
         # One that drains is one more than desired still. Drained ones are as good as gone.
         self._draining = sum(w.is_replaced and w.is_draining for w in workers.retiring)
@@ -300,7 +301,7 @@ class ReplacementSelector:
         else:
             message = f"{candidate.message}; waits for its turn (maxSurge)"
             self._wait(candidate, Reason.BUDGET_EXHAUSTED, message)
-            if worker.paused:
+            if worker.process.is_paused:
                 self.useless.add(worker.name)
 
     def _has_failed(self, worker: ObservedWorker) -> bool:

@@ -143,13 +143,13 @@ def _workers(result: PassResult) -> Table:
 
 
 def _cells(worker: ObservedWorker, clocks: Clocks) -> tuple[str | Text, ...]:
-    state = worker_state(worker)
+    state, tasks = worker_state(worker), worker.process.processing
     return (
         worker.name,
         Text(state, style=_COLOURS[state]),
-        "█" * min(worker.processing, 8) + f" {worker.processing}" if worker.processing else "",
+        "█" * min(tasks, 8) + f" {tasks}" if tasks else "",
         format_duration(clocks.idle_s(worker)) if worker.idle_since < math.inf else "",
-        f"{worker.sole_bytes / 1e6:.1f} MB" if worker.sole_bytes >= 1e5 else "",
+        f"{worker.process.sole_bytes / 1e6:.1f} MB" if worker.process.sole_bytes >= 1e5 else "",
         Text(_HASH.sub(r"\1…", ", ".join(sorted(claims(worker)))), style="yellow"),
     )
 

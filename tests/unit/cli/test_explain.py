@@ -93,7 +93,7 @@ SCHEDULER: dict[str, Any] = {
 }
 
 ALL = cluster(WORKERS, **SCHEDULER)
-PINS = {w.name: w.pins for w in WORKERS}
+PINS = {w.name: w.process.pins for w in WORKERS}
 ALL = replace(
     ALL,
     scheduler=replace(

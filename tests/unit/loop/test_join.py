@@ -86,9 +86,10 @@ def test_processes_of_one_deployment_are_one_worker() -> None:
     )
 
     assert (3, 0.0, 7, False) == (
-        worker.processing, Clocks().idle_s(worker), worker.sole_bytes, worker.closable,
+        worker.process.processing, Clocks().idle_s(worker), worker.process.sole_bytes,
+        worker.process.closable,
     )  # fmt: skip
-    assert {SHUFFLE, longer} == set(worker.pins)
+    assert {SHUFFLE, longer} == set(worker.process.pins)
 
 
 STOPPED = Cordon(Quota.TASKS, "7 runs")
@@ -116,7 +117,7 @@ def test_a_deployment_without_a_dask_worker_is_not_connected() -> None:
     worker = only(joined(waiting="Unschedulable: no room"))
 
     assert not worker.is_connected
-    assert not worker.closable
+    assert not worker.process.closable
     assert "Unschedulable: no room" == worker.waiting
 
 
@@ -161,7 +162,7 @@ def test_a_process_that_departs_is_neither_a_worker_nor_a_stranger(
     cluster = joined(*processes, **deployment)
     worker = only(cluster)
 
-    assert (names, 0, ()) == (worker.dask_names, worker.processing, cluster.strangers)
+    assert (names, 0, ()) == (worker.dask_names, worker.process.processing, cluster.strangers)
     assert said == (worker.terminating, worker.waiting)
     assert known_left_s == {t.dask_names: t.known_left_s for t in cluster.terminating}
     assert all(w.terminating for w in cluster.scheduler.workers if w.address != NEW)
@@ -205,7 +206,11 @@ def test_of_several_processes_in_a_pod_the_highest_use_of_each_counts() -> None:
     )
 
     assert Use(7, 3, "CUDA", 0.9, 0.1) == worker.use
-    assert (STOPPED, True, 90.0) == (worker.cordon, worker.too_short, Clocks().ends_in_s(worker))
+    assert (STOPPED, True, 90.0) == (
+        worker.process.cordon,
+        worker.process.too_short,
+        Clocks().ends_in_s(worker),
+    )
     assert one is only(joined(process("w", use=one))).use
     assert UNUSED is only(joined(process("w"))).use
     assert UNUSED is only(joined()).use

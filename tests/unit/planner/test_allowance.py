@@ -76,7 +76,7 @@ def test_whatever_is_allowed_nobody_who_must_stay_leaves(seed: int, allowed: int
         if isinstance(action, Retire) and action.reason is Reason.BUDGET_SHARED:
             leaving = workers[action.worker]
             assert not leaving.is_pinned
-            assert not leaving.actors
+            assert not leaving.process.actors
     for group in decided.groups:
         other = next(g for g in free.groups if g.group == group.group)
         there = world.observed.group(group.group)

@@ -12,7 +12,17 @@ from dask_adaptive.model.observed import Clocks, Deleting, ObservedWorker
 from dask_adaptive.model.past import Past
 from dask_adaptive.planner.capacity import arrival_s, at_least_as_long, starts
 from support.tables import table
-from support.worlds import NOW, POLICY, cluster, decide, instants, pending, remember, worker
+from support.worlds import (
+    NOW,
+    POLICY,
+    changed,
+    cluster,
+    decide,
+    instants,
+    pending,
+    remember,
+    worker,
+)
 
 #: These have been waited for from the beginning.
 PAST = Past(seen=frozenset({"old"}), awaited=dict.fromkeys(("new", "another", "v", "w"), -1e6))
@@ -58,7 +68,7 @@ def test_the_very_first_worker(
     awaited: dict[str, float], age_s: float, joined_s: float | None, expected: list[float]
 ) -> None:
     joined_at = None if joined_s is None else 500.0 - joined_s
-    one = dataclasses.replace(new(age_s), joined_at=joined_at)
+    one = changed(new(age_s), joined_at=joined_at)
 
     assert expected == starts(Past(awaited=awaited), [one], Clocks(scheduler=500.0), now=500.0)
 

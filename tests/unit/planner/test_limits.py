@@ -31,7 +31,7 @@ from dask_adaptive.model.recycle import (
 from dask_adaptive.model.scaling import WorkerGroup
 from dask_adaptive.planner.quotas import with_walltimes
 from support.recycles import AT, FULL, IN_PLACE, NIGHT
-from support.worlds import NOW, PAST, POLICY, busy, cluster, dated, group_of, plan, worker
+from support.worlds import NOW, PAST, POLICY, busy, changed, cluster, dated, group_of, plan, worker
 
 SHUT = Disruption(windows=(NIGHT,))
 NEVER_FULL = Disruption(budgets=(Budget(Amount(0), frozenset({Reason.TASK_QUOTA})),))
@@ -92,7 +92,7 @@ def test_what_a_worker_is_told(
 ) -> None:
     own = {k: settings[k] for k in ("min_age_s", "strategy", "max_per_hour") if k in settings}
     rest = {name: settings[name] for name in ("past", "disruption") if name in settings}
-    other = dataclasses.replace(B, **settings.get("b", {}))
+    other = changed(B, **settings.get("b", {}))
     limits = told([one, other], dataclasses.replace(LOOSE, **own), **rest)
 
     assert (expected, stops) == (row(limits, "a"), limits.stops)

@@ -34,6 +34,7 @@ from support.worlds import (
     PAST,
     POLICY,
     busy,
+    changed,
     cluster,
     group_of,
     pending,
@@ -64,7 +65,7 @@ def scene(
     **demand: Any,
 ) -> ObservedCluster:
     """Connected workers of so many threads, and this work."""
-    there = [replace(w, nthreads=threads if w.is_connected else 0) for w in workers]
+    there = [changed(w, nthreads=threads if w.is_connected else 0) for w in workers]
     seen = cluster(there, demand=Demand(tuple(rows), **demand), others=others, **dict(known))
     changes = {"nthreads": threads, **dict(processes)}
     told = tuple(replace(p, **changes) for p in seen.scheduler.workers)
@@ -417,7 +418,7 @@ def bound(needs: Sequence[Need], *, threads: int = 4, stuck: int = 0, most: int 
 
     It has two workers and one that starts; with a maximum, none yet.
     """
-    there = [replace(w, nthreads=threads, stuck=stuck) for w in (G, H)] if most == 99 else []
+    there = [changed(w, nthreads=threads, stuck=stuck) for w in (G, H)] if most == 99 else []
     rows = [*there, pending("p")] if there else []
     gpu = group_of(GPU, rows, threads=threads, resources=(("GPU", 1.0), ("FPGA", 4.0)))
     seen = scene(others=[gpu, group_of(WILD, [worker("x"), worker("y")])], needs=tuple(needs))

@@ -36,6 +36,7 @@ from support.worlds import (
     PAST,
     SHUFFLE,
     busy,
+    changed,
     cluster,
     decide,
     facts,
@@ -49,7 +50,7 @@ from support.worlds import (
 
 A, B, D = busy("a"), busy("b"), busy("d", node_terminating="cordoned")
 LEAVES = worker("c", leaving=Leaving.DRAINING)
-LEAVES_TOO = replace(LEAVES, name="e", dask_names=("e",), sole_bytes=9)
+LEAVES_TOO = changed(LEAVES, name="e", dask_names=("e",), sole_bytes=9)
 DRAINED = worker("g", leaving=Leaving.DRAINED)
 
 
@@ -211,7 +212,7 @@ def test_results_need_another_worker_that_takes_them(other: dict[str, Any], can_
 
 # Terminating nodes
 
-PINNED = replace(D, name="h", pins=(SHUFFLE, Pin("client", "me", "", 9.0)))
+PINNED = changed(D, name="h", pins=(SHUFFLE, Pin("client", "me", "", 9.0)))
 
 
 @pytest.mark.parametrize(("more_s", "goes"), [(0.0, True), (1.0, False)])
@@ -229,7 +230,7 @@ def test_a_worker_leaves_a_terminating_node_unless_it_was_refused(
 
 
 def test_who_is_held_on_a_terminating_node_is_told() -> None:
-    decided = decide(cluster([A, PINNED, replace(D, actors=True)], target=3))
+    decided = decide(cluster([A, PINNED, changed(D, actors=True)], target=3))
 
     pins = "cordoned; pinned by client me, shuffle 5f3a"
     actors = "cordoned; holds actors, which cannot be moved"

@@ -183,13 +183,13 @@ def test_a_worker_leaves_only_if_unpinned_and_for_the_load_only_if_idle(seed: in
         if isinstance(action, Retire):
             candidate = known[action.worker]
             assert not candidate.is_pinned
-            assert not candidate.actors
+            assert not candidate.process.actors
             if action.reason is Reason.NODE_GOING:
                 assert candidate.node_terminating
             if action.reason is Reason.UNDERUTILIZED:
                 assert not action.busy_ok
-                assert candidate.processing == 0
-                assert candidate.closable
+                assert candidate.process.processing == 0
+                assert candidate.process.closable
                 assert case.observed.clocks.idle_s(candidate) >= idle_timeout_s[candidate.group]
         if isinstance(action, Delete):
             candidate = known[action.worker]
@@ -221,7 +221,7 @@ def test_replacements_are_asked_for_before_anybody_leaves_for_its_node(seed: int
 
 
 def _is_doomed(w: ObservedWorker) -> bool:
-    is_free = isinstance(w.lifecycle, Serving) and not w.is_pinned and not w.actors
+    is_free = isinstance(w.lifecycle, Serving) and not w.is_pinned and not w.process.actors
     return is_free and bool(w.node_terminating)
 
 

@@ -196,7 +196,7 @@ def pins_and_budgets_hold(world: ObservedCluster, decided: Plan, policy: Policy)
             begun += 1
             worker = known[action.worker]
             assert not worker.is_pinned
-            assert not worker.processing
+            assert not worker.process.processing
         assert not isinstance(action, Restart)
         if isinstance(action, Delete):
             worker = known[action.worker]

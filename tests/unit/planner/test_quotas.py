@@ -34,7 +34,7 @@ from dask_adaptive.model.recycle import (
 )
 from dask_adaptive.model.scaling import WorkerGroup
 from dask_adaptive.planner.quotas import quota_lines, with_walltimes
-from support.worlds import NOW, PAST, POLICY, busy, cluster, dated, plan, worker
+from support.worlds import NOW, PAST, POLICY, busy, changed, cluster, dated, plan, worker
 from support.worlds import facts as figures
 
 AT = 1_700_000_000.0  # 22:13 UTC
@@ -240,8 +240,9 @@ def ordered(workers: Sequence[ObservedWorker], recycle: Recycle, **settings: Any
 
 
 def facts(one: ObservedWorker) -> dict[str, Any]:
-    names = ("use", "pod_made_at", "ends_at", "too_short", "drift", "recycle_asked", "paused")
-    return {name: getattr(one, name) for name in names}
+    names = ("use", "pod_made_at", "ends_at", "drift", "recycle_asked")
+    process = {"too_short": one.process.too_short, "paused": one.process.is_paused}
+    return {**process, **{name: getattr(one, name) for name in names}}
 
 
 def test_the_most_pressing_comes_first() -> None:
@@ -405,7 +406,7 @@ def test_whether_a_worker_is_due_does_not_depend_on_others(
 
     def due(some: list[ObservedWorker]) -> set[tuple[str, Reason, str]]:
         free = dataclasses.replace(recycle, strategy=Strategy(max_surge=Amount(99)))
-        some = [dataclasses.replace(w, cordon=None) for w in some]
+        some = [changed(w, cordon=None) for w in some]
         decided = decide(some, free, past, disruption=Disruption(budgets=()),
                          scheduler={"expected_s": expected_s})  # fmt: skip
         return {(row.worker, row.reason, row.message) for row in decided.replacing}
@@ -417,7 +418,7 @@ def test_whether_a_worker_is_due_does_not_depend_on_others(
 def test_the_order_of_workers_does_not_matter(
     workers: list[ObservedWorker], recycle: Recycle, past: RecyclePast, shuffled: Any
 ) -> None:
-    workers = [dataclasses.replace(w, actors=True) for w in workers]
+    workers = [changed(w, actors=True) for w in workers]
     first = decide(workers, recycle, past)
     shuffled.shuffle(workers)
     again = decide(workers, recycle, past)

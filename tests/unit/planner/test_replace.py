@@ -47,7 +47,18 @@ from support.recycles import (
     states,
     turn,
 )
-from support.worlds import GPU, NOW, PAST, busy, cluster, group_of, past_of, pending, worker
+from support.worlds import (
+    GPU,
+    NOW,
+    PAST,
+    busy,
+    changed,
+    cluster,
+    group_of,
+    past_of,
+    pending,
+    worker,
+)
 
 #: All is assigned that an exact quota allows: it gets no more tasks.
 AT_EXACT: dict[str, Any] = {
@@ -406,7 +417,7 @@ TAKEN_BACK = drains("x", is_done=False, leaving_reason=Reason.RECYCLE_REQUESTED)
                      id="not-asked-any-more"),
         pytest.param([drains("r"), worker("a")], 1, NO_QUOTA, ["delete r"],
                      id="drained-and-surplus-it-goes"),
-        pytest.param([drains("r"), dataclasses.replace(TAKEN_BACK, processing=1), busy("a")], 1,
+        pytest.param([drains("r"), changed(TAKEN_BACK, processing=1), busy("a")], 1,
                      NO_QUOTA, ["cancel x", "delete r"], id="and-another-is-called-back"),
         pytest.param([drains("r")], 1, NO_QUOTA, ["cancel r"], id="drained-but-needed"),
         pytest.param([drains("r", is_done=False, processing=1), busy("a")], 1, NO_QUOTA,

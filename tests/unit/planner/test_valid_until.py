@@ -50,6 +50,7 @@ from support.worlds import (
     NOW,
     POLICY,
     busy,
+    changed,
     cluster,
     dated,
     past_of,
@@ -147,7 +148,7 @@ class _Older:
         if not worker.is_pinned:
             return worker
         manual = self._manual(worker.manual_pin)
-        return dataclasses.replace(worker, pins=self._held(worker.pins), manual_pin=manual)
+        return changed(worker, pins=self._held(worker.process.pins), manual_pin=manual)
 
     def _manual(self, pin: ManualPin | None) -> ManualPin | None:
         return pin if pin and pin.until > self._at else None
