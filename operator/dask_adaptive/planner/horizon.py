@@ -32,7 +32,13 @@ from dask_adaptive.planner.leave import OWNER, PIN_SLACK_S, SLACK_S
 from dask_adaptive.planner.limits import LATE, OVERDUE_S
 from dask_adaptive.planner.load import LATE as LATE_WORK
 from dask_adaptive.planner.load import Load
-from dask_adaptive.planner.quotas import life_of, own_lifetime_s, own_margin_s, paced_over_s
+from dask_adaptive.planner.quotas import (
+    ending,
+    life_of,
+    own_lifetime_s,
+    own_margin_s,
+    paced_over_s,
+)
 from dask_adaptive.planner.replace import GroupRecycling
 
 #: No plan holds for less: a time that is rounded down must not have the same plan made for ever.
@@ -149,9 +155,10 @@ def _of_group(context: PassContext, decided: GroupPlan) -> Iterator[float]:
 def _of_absent_workers(context: PassContext) -> Iterator[float]:
     """Workers that are waited for, are lost, or are replaced in place."""
     policy, past, clocks = context.policy, context.past, context.clocks
+    counted = past.counted or ()
     for group in context.observed.groups:
         takes_s = past.of(group.name).arrival_s or past.recycle.ready_s
-        for worker in [w for w in group.workers if not w.dask_names or w.name in past.counted]:
+        for worker in [w for w in group.workers if not w.dask_names or w.name in counted]:
             yield policy.recycle.strategy.ready_timeout_s - clocks.pod_age_s(worker)
             yield _past(LATE * takes_s - clocks.age_s(worker))
             lost_at = past.lost.get(worker.name, context.now)
@@ -201,7 +208,7 @@ def _of_quotas(context: PassContext, group: ObservedGroup) -> Iterator[float]:
         for worker in (w for w in group.workers if w.use.unmanaged >= memory.soft):
             since = past.above_since.get(life_of(worker), context.now)
             yield from (since + memory.for_s - context.now - s for s in (0.0, ready_s))
-    for worker in (w for w in group.workers if w.dask_names and w.has_end):
+    for worker in (w for w in ending(group.workers) if w.dask_names):
         ends_in_s = clocks.ends_in_s(worker)
         left_s = ends_in_s - own_margin_s(worker, recycle.lifetime, clocks)
         yield from (ends_in_s, left_s, left_s - expected_s - ready_s)

@@ -84,6 +84,7 @@ class QuotaContext:
 
 
 Number = Callable[[ObservedWorker], float]
+Workers = Sequence[ObservedWorker]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,7 @@ class QuotaRule:
         message: Why it is due, or (False) why it will be soon.
         soon: What it will have used when a replacement that is asked for now is there.
         lowest: The lowest limit of any worker, where each has its own.
-        marks: Whether a worker may be due at all, where that is no matter of numbers.
+        marked: Those that may be due at all, where that is no matter of numbers.
         judge: Decides instead of `compared`, or on top of it.
         quota: What is rationed; None: nothing, so no use is shown.
         shown: Use and limit, for `explain`.
@@ -112,7 +113,7 @@ class QuotaRule:
     message: Callable[[ObservedWorker, QuotaContext, float, bool], str] = lambda *_: ""
     soon: Callable[[QuotaContext], Number] | None = None
     lowest: Callable[[QuotaContext], float] | None = None
-    marks: Callable[[ObservedWorker], bool] | None = None
+    marked: Callable[[Workers, QuotaContext], Workers] | None = None
     judge: Callable[[QuotaRule, ObservedWorker, QuotaContext, float], Verdict] | None = None
     quota: Quota | None = None
     shown: Callable[[ObservedWorker, QuotaContext, float], tuple[str, str]] = lambda *_: ("", "")
@@ -139,16 +140,14 @@ def compared(rule: QuotaRule, worker: ObservedWorker, at: QuotaContext, limit: f
     )
 
 
-def near(
-    rule: QuotaRule, workers: Sequence[ObservedWorker], at: QuotaContext
-) -> Sequence[ObservedWorker]:
+def near(rule: QuotaRule, workers: Workers, at: QuotaContext) -> Workers:
     """
     Those that may be due, and the one of the highest use: a cheap look at many.
 
     Only they are judged. It may name too many, never too few.
     """
-    if rule.marks is not None:
-        return list(filter(rule.marks, workers))
+    if rule.marked is not None:
+        return rule.marked(workers, at)
     if not workers or rule.limit(workers[0], at) == math.inf:
         return ()
     use, soon = rule.use(at), (rule.soon or rule.use)(at)
@@ -259,6 +258,18 @@ def _by_end(rule: QuotaRule, worker: ObservedWorker, at: QuotaContext, limit: fl
     return RecycleCandidate(worker.name, rule.reason, message, ratio, is_over, is_urgent=True)
 
 
+def ending(workers: Workers, *, or_too_short: bool = False) -> Workers:
+    """Those that have an end, as `has_end` says; of all workers this is asked, so it is inline."""
+    inf = math.inf
+    return [
+        w
+        for w in workers
+        if w.ends_at < inf
+        or (p := w.process).lifetime_ends_at < inf
+        or (or_too_short and p.too_short)
+    ]
+
+
 def _part_of_life(worker: ObservedWorker, at: QuotaContext, margin_s: float) -> float:
     """How much of its life a worker has behind it, up to its margin."""
     left_s = max(0.0, at.clocks.ends_in_s(worker) - margin_s)
@@ -347,7 +358,8 @@ RULES = (
         shown=lambda w, at, limit: (f"{w.use.runs:,} tasks run", f"{limit:,}"),
     ),
     QuotaRule(
-        Reason.TASK_QUOTA, marks=lambda w: w.has_end, judge=_by_fitting,
+        Reason.TASK_QUOTA, judge=_by_fitting,
+        marked=lambda ws, at: ending(ws) if at.recycle.tasks.from_walltime else (),
         limit=lambda w, at: 1.0 if at.recycle.tasks.from_walltime else math.inf,
     ),
     QuotaRule(
@@ -357,7 +369,7 @@ RULES = (
         judge=_by_age, message=_age_message, shown=_age_shown,
     ),
     QuotaRule(
-        Reason.LIFETIME, quota=Quota.LIFETIME, marks=lambda w: w.has_end or w.process.too_short,
+        Reason.LIFETIME, quota=Quota.LIFETIME, marked=lambda ws, at: ending(ws, or_too_short=True),
         limit=lambda w, at: at.margin_s(w) if w.has_end else math.inf,
         judge=_by_end, part=_part_of_life, shown=_end_shown,
     ),
@@ -382,12 +394,13 @@ RULES = (
         judge=_by_failures, message=_failed_message, shown=_failed_shown,
     ),
     QuotaRule(
-        Reason.RECYCLE_REQUESTED, marks=lambda w: bool(w.recycle_asked), is_manual=True,
+        Reason.RECYCLE_REQUESTED, is_manual=True,
+        marked=lambda ws, at: [w for w in ws if w.recycle_asked],
         limit=lambda w, at: 1.0 if w.recycle_asked else math.inf,
         message=lambda w, *_: f"its replacement was requested: {w.recycle_asked}",
     ),
     QuotaRule(
-        Reason.DRIFTED, marks=lambda w: bool(w.drift), is_manual=True,
+        Reason.DRIFTED, marked=lambda ws, at: [w for w in ws if w.drift], is_manual=True,
         limit=lambda w, at: 1.0 if w.drift and at.recycle.drift else math.inf,
         message=lambda w, *_: f"differs from its worker group: {w.drift}",
     ),

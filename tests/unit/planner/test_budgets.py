@@ -16,7 +16,7 @@ from dask_adaptive.model.recycle import (
     RecyclePast,
     Strategy,
 )
-from support.recycles import DRAINING, FULL, IN_PLACE, NIGHT, SPENT, actions, decide, states, turn
+from support.recycles import DRAINING, FULL, IN_PLACE, SPENT, actions, decide, states, turn
 from support.worlds import NOW, PAST, SHUFFLE, busy, cluster, pending, worker
 
 CLIENT = Pin("client", "me", "", 60.0)
@@ -24,8 +24,6 @@ ASKED = {"recycle_asked": "ann"}
 LATER, OTHERS = (NOW + 9, "its own did not come"), (NOW + 99, "that of b did not come")
 OVER_PINS = {"memory": MemoryQuota(hard=0.9, override_pins=True)}
 HOUR_OLD = {"min_age_s": 3600.0}
-SHUT = {"disruption": {"windows": (NIGHT,)}}
-NEVER = {"disruption": {"budgets": (Budget(Amount(0), frozenset({Reason.TASK_QUOTA})),)}}
 
 
 def aborted(**names: tuple[float, str]) -> dict[str, Any]:
@@ -64,8 +62,6 @@ def test_what_stands_against_a_replacement(
 
 
 # --- how many should be in service ----------------------------------------------------------------
-
-TWO = (Budget(Amount(1)),)
 
 
 def missing(*workers: ObservedWorker, **past: Any) -> int:

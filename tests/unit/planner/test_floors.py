@@ -37,9 +37,6 @@ FIVE = [worker(name) for name in "abcde"]
 
 # Schedules
 
-DAY = Schedule("0 8 * * 1-5", 10 * 3600.0, 5, "Europe/Berlin")
-MORNING = Schedule("0 8 * * *", 3600.0, 8, "Europe/Berlin")
-
 
 # The minimum, and a cluster that nobody uses
 

@@ -118,7 +118,6 @@ def test_an_exact_quota_holds_whatever_holds_its_replacement_back(settings: dict
 
 
 FITS = Recycle(TaskQuota(from_walltime=True))
-BOTH = Recycle(tasks=TaskQuota(10, exact=True, from_walltime=True))
 
 
 @pytest.mark.parametrize(
@@ -184,7 +183,6 @@ def test_the_lowest_exact_quota_of_any_group_holds_for_newcomers() -> None:
 
 
 C, D = busy("c", **OLD), busy("d", **OLD)
-ENDING = dataclasses.replace(A, ends_at=99.0)
 TASKS, FITS_ONLY = Recycle(TaskQuota(20)), Recycle(TaskQuota(from_walltime=True))
 
 

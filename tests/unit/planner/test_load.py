@@ -98,7 +98,6 @@ def told(found: GroupPlan) -> Step:
 ONE, IDLE = [busy("a")], [worker("a")]
 STUCK = [worker(n, stuck=1) for n in "ab"]
 WIDE = Row("wide", 1.0, running=1, ready=99, waiting=0, width=100)
-SOURCE = Row("source", 0.01, running=1, ready=99, waiting=0, width=100)
 LOADING = Row("load", 100.0, running=1, ready=0, waiting=0, longest_s=10, width=1)
 SOON = replace(LOADING, longest_s=97.0)
 PARTS = Row("part", 1.0, running=0, ready=0, waiting=500, width=500, level=1, fan_in=1.0)

@@ -286,7 +286,6 @@ def two_groups(default: Any, gpu: Any, wants: tuple[int, int], **policy: Any) ->
 
 
 NO_PLACE = pending("n", unschedulable_s=400.0, age_s=400.0)
-STUCK = pending("s", refused="exceeded quota", age_s=400.0)
 
 
 @pytest.mark.parametrize(

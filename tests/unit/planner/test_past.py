@@ -21,7 +21,6 @@ from dask_adaptive.model.recycle import (
 )
 from support.worlds import GROUP, NOW, PAST, POLICY, busy, cluster, remember, worker
 
-HOUR_S = 3600.0
 PLAN = Plan(Reason.RECYCLING, "", wanted=2, desired=3)
 
 
@@ -98,7 +97,6 @@ def test_the_pace_of_a_worker(
 # --- of recycles ----------------------------------------------------------------------------------
 
 TASKS = Retire("a", ("a",), Reason.TASK_QUOTA, "", busy_ok=True)
-BY_HAND = dataclasses.replace(TASKS, reason=Reason.RECYCLE_REQUESTED)
 AB = cluster([busy("a", pod_uid="p"), busy("b")])
 
 

@@ -15,7 +15,6 @@ from dask_adaptive.model.observed import (
     ObservedScheduler,
     ObservedWorker,
     Pending,
-    Pin,
     Serving,
     TerminatingPod,
 )
@@ -136,9 +135,6 @@ def test_ends_of_pods_are_told(ending: dict[str, Any], expected: list[str], mode
     past = dataclasses.replace(PAST, told=frozenset({"tcp://told"}))
     actions = [short(a) for a in decide(world, past, mode=mode).actions]
     assert expected == [a for a in actions if a.startswith("leave")]
-
-
-HELD = Pin("manual", "operator", "note", 590.0)
 
 
 @pytest.mark.parametrize(

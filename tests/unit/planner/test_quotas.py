@@ -95,8 +95,6 @@ MARGIN = Recycle(lifetime=LifetimeQuota(margin_s=20.0))
 SOFT = Recycle(memory=MemoryQuota(soft=0.8))
 HARD = Recycle(memory=MemoryQuota(hard=0.92))
 FAILURES = Recycle(failures=FailureQuota(20, 600.0, ("CUDA error",)))
-PATTERN = Recycle(failures=FailureQuota(patterns=("CUDA error",)))
-BOTH = Recycle(tasks=TaskQuota(1000, exact=True), failures=FailureQuota(20))
 LAST: dict[str, Any] = {"stopped": "has its last task", "stopped_for": Quota.TASKS}
 OLD: dict[str, Any] = {"pod_age_s": 500.0}
 FAILED: dict[str, Any] = {"stopped": "20 failures", "stopped_for": Quota.FAILURES}
