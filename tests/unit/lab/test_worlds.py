@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -131,6 +132,8 @@ def settles(world: World, seen: list[Seen]) -> None:
         return
     target_s = world.policy.target.duration_s
     slowly_s = DOUBLINGS * target_s if target_s > USUAL_TARGET_S else 0.0
+    if pending := world.policy.behavior.scale_up.max_pending:  # they come one after the other
+        slowly_s += world.start_s * max(s.workers for s in seen) / pending
     from_s = SOON_S + world.start_s + 2 * world.task_s + max(idle_s) + slowly_s
     assert len({s.workers for s in seen if s.t > from_s}) <= 1
 
@@ -150,7 +153,7 @@ def no_fall_follows_a_rise(seen: list[Seen]) -> None:
     rose_at = -math.inf
     for before, after in itertools.pairwise(seen):
         if after.workers > before.workers:
-            rose_at = after.t
+            rose_at = before.t  # they were asked for then
         if after.workers < before.workers:
             assert after.t - rose_at >= min(after.idle_timeouts_s) - 1e-6
 
@@ -203,7 +206,7 @@ worlds = st.one_of(
 )  # fmt: skip
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8, deadline=None, derandomize=True)
 # One task too many for seven workers of four threads waited for good.
 @example(World({"maxReplicas": 16}, 1e6, loops=29, threads=(4, 1)))
 # A busy worker beyond its group's maximum has the last place.
@@ -250,7 +253,11 @@ def test_over_200_passes(world: World) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.timeout(900)
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(
+    # The same worlds each time: a commit is judged by what it changes. WORLDS=2000 tries others.
+    max_examples=int(os.environ.get("WORLDS", "300")), derandomize="WORLDS" not in os.environ,
+    deadline=None, suppress_health_check=list(HealthCheck),
+)  # fmt: skip
 @given(worlds)
 def test_over_200_passes_of_very_many_worlds(world: World) -> None:
     test_over_200_passes.hypothesis.inner_test(world)
