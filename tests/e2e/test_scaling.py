@@ -54,7 +54,7 @@ async def test_an_annotated_clusters_workers_come_and_go_and_nothing_is_redone(
 async def test_pods_that_find_no_room_cost_nothing_and_leave_first(
     api: KubeApi, start: Start
 ) -> None:
-    """With upstream's own autoscaler this workload never ends: facts.md."""
+    """With upstream's own autoscaler this workload never ends: tests/bench/upstream."""
     nodes = await api.list(NODES.path())
     big = max(nodes, key=lambda n: _kibibytes(n["status"]["allocatable"]["memory"]))
     # Room for three, beside what other tests ask for.

@@ -30,7 +30,7 @@ async def test_workers_follow_the_load_and_leave_with_tasks_running(stage: Start
 
 
 async def test_far_more_replicas_than_fit(stage: Start) -> None:
-    """Upstream closes busy workers here and never ends (facts: max 30 where 6 fit)."""
+    """Upstream closes busy workers here and never ends: tests/bench/upstream."""
     s = await stage(spec={"maxReplicas": 20}, capacity=3)
     futures = s.client.map(slow, range(60), seconds=0.2, pure=False)
     await s.connected(3)

@@ -36,7 +36,7 @@ from dask_adaptive.model.observed import (
 )
 from dask_adaptive.model.recycle import UNUSED, Use
 
-#: `dask worker --nworkers 2 --name x` makes the workers x-0 and x-1 (facts 9b).
+#: `dask worker --nworkers 2 --name x` makes the workers x-0 and x-1.
 _PROCESS_SUFFIX = re.compile(r"-\d+$")
 
 

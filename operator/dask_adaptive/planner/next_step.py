@@ -115,7 +115,7 @@ def _settle(
     if workers.gap == 0 or is_creating(context, workers):
         return ()
     # A number above what is left when all deletions are through has upstream make workers anew
-    # (facts 9a): wait until each is seen gone.
+    # (docs/explanation/decisions.md): wait until each is seen gone.
     if is_deleting(context, workers) or any(isinstance(a, Delete) for a in actions):
         return ()
     message = f"{counted(workers.present, 'worker')} there, {workers.replicas} requested"
