@@ -202,9 +202,10 @@ def is_creating(context: PassContext, workers: GroupWorkers) -> bool:
     Tells whether upstream may still be making, or removing, workers to match `replicas`.
 
     Then `replicas` must not be lowered: upstream acts on changes of the field, and a number below
-    what it is about to make would have it choose victims itself (docs/explanation/decisions.md). kopf notes the
-    number that upstream has acted on when its handler is through (`daskworkergroup_replica_update`
-    in its `last-handled-configuration`): where that is known, nothing is guessed from the gap.
+    what it is about to make would have it choose victims itself (docs/explanation/decisions.md).
+    kopf notes the number that upstream has acted on when its handler is through
+    (`daskworkergroup_replica_update` in its `last-handled-configuration`): where that is known,
+    nothing is guessed from the gap.
     """
     mine = context.past.of(workers.name)
     rest_s = context.now - mine.gap_since if mine.gap == gap_of(workers.group) else 0.0
