@@ -1,5 +1,5 @@
 """
-What a scheduler loads: DASK_DISTRIBUTED__SCHEDULER__PRELOAD=dask_adaptive_agent.preload.
+A scheduler loads this module by DASK_DISTRIBUTED__SCHEDULER__PRELOAD=dask_adaptive_agent.preload.
 
 An error at import would end the scheduler (exit 1), so this module imports nothing that can fail.
 """

@@ -1,4 +1,4 @@
-"""What the user asked for: the spec of an AdaptiveBudget, parsed once."""
+"""The spec of an AdaptiveBudget, parsed once."""
 
 from __future__ import annotations
 

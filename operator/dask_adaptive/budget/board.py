@@ -1,4 +1,4 @@
-"""Who holds what of a budget, who wants it, and how many workers each may have. Pure."""
+"""Claims on a budget, and the number of workers that each of them may have. Pure."""
 
 from __future__ import annotations
 

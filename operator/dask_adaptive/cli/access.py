@@ -1,7 +1,7 @@
 """
-What commands are given: kubectl's options, the connection to Kubernetes, durations.
+Options that commands share: those of kubectl, the connection to Kubernetes, durations.
 
-What is wrong with them is said in a sentence.
+An error in them is one sentence.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-What Prometheus is told. Names start with `dask_adaptive_`. Labels are few and bounded: words of
+The metrics for Prometheus. Names start with `dask_adaptive_`. Labels are few and bounded: words of
 schedulers that are not known here are counted together, as `other`.
 """
 

@@ -1,5 +1,5 @@
 """
-What to change in a pod: a scheduler loads the agent, a worker gets the time to hand over.
+Changes to pods: a scheduler loads the agent, a worker gets the time to hand over.
 
 Pure: pod in, JSON patch out. Nothing that the user set is overwritten.
 """

@@ -1,4 +1,4 @@
-"""How a scheduler is reached: where it listens, and what a client shows where it takes TLS only."""
+"""The address of a scheduler, and the certificates for one that takes TLS only."""
 
 from __future__ import annotations
 

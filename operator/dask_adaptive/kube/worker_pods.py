@@ -1,10 +1,11 @@
 """
 Pods of workers, by their specs and status. Pure.
 
-How a container is started says how many threads and resources its worker has, read as `dask worker`
-does (`distributed.cli.dask_worker`). What stands in images, configuration files or shell scripts is
-not seen: then the number of threads is that of the container's CPUs. Then, what a pod takes of its
-namespace's quotas, as Kubernetes counts it; and why one does not run, in the words of Kubernetes.
+The command line of a container gives the threads and resources of its worker, read as `dask worker`
+does (`distributed.cli.dask_worker`). Images, configuration files and shell scripts are not read:
+then the number of threads is that of the container's CPUs. Besides: the costs of a pod for its
+namespace's quotas, as Kubernetes counts them; and why a pod does not run, in the words of
+Kubernetes.
 """
 
 from __future__ import annotations

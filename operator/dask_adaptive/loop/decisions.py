@@ -1,6 +1,6 @@
 """
-What was decided, from what, with what outcome: the history until it is written, and what the page
-in the scheduler's dashboard shows of it.
+Decisions with their inputs and outcomes: the history until it is written, and the part of it that
+the page in the scheduler's dashboard shows.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """
-What was seen, decided and done, as a `Status`; what a fresh operator reads back; and who holds
-which workers, for the status and for metrics. Pure.
+Renders a pass as a `Status`; restores what a fresh operator needs of it; lists pins and the workers
+that they hold, for the status and for metrics. Pure.
 """
 
 from __future__ import annotations

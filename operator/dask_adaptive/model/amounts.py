@@ -1,5 +1,5 @@
 """
-What people write, read and written: amounts (`80%`, `2` of the workers, `500Mi`), durations (`90s`,
+Reads and writes what people type: amounts (`80%`, `2` of the workers, `500Mi`), durations (`90s`,
 `1h30m`), instants (RFC 3339), and the pin annotation (`true`, a duration, or an instant).
 """
 

@@ -1,4 +1,4 @@
-"""What the user asked for: the spec of an AdaptivePolicy, parsed once."""
+"""The spec of an AdaptivePolicy, parsed once."""
 
 from __future__ import annotations
 

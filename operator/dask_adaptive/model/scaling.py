@@ -1,4 +1,4 @@
-"""How the number of workers may move: bounds, behavior, schedules, targets, what holds it."""
+"""Rules for the number of workers: bounds, behavior, schedules, targets, pauses."""
 
 from __future__ import annotations
 

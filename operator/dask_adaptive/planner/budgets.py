@@ -1,4 +1,4 @@
-"""How many workers may be missing at once for our sake, and what else stands in the way."""
+"""Disruption budgets: the number of workers that may be replaced at once, and other obstacles."""
 
 from __future__ import annotations
 

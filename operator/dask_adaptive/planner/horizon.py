@@ -1,5 +1,5 @@
 """
-How long a plan holds: `next_instant` lists every time at which something ends or turns by itself.
+The validity of a plan: `next_instant` lists every time at which something ends or turns by itself.
 
 A rule that compares a time has its line here, with the seconds that are left. A line too many costs
 a pass; one that is missing has a plan kept for too long (`tests/unit/planner/test_valid_until.py`).

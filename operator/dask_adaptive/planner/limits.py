@@ -1,4 +1,4 @@
-"""What the agent is told: what to enforce by itself between two passes, and who is expected."""
+"""Messages to the agent: limits that it enforces between two passes, and workers to expect."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """
-What an agent was sent last, of plans and of limits: as messages, and whether anything has changed
-since that it should hear. Pure.
+The last plans and limits sent to an agent, as messages, and whether they have changed since in a
+way that it should know. Pure.
 """
 
 from __future__ import annotations

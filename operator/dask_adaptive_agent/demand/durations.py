@@ -1,5 +1,5 @@
 """
-How long tasks take, by their prefix: the one estimator of the agent.
+Durations of tasks by prefix: the one estimator of the agent.
 
 `Cordons` hands over reports of runs. Nothing is measured unless it is switched on, and then at
 most one run in `PAUSE_S`: beyond that, runs are too short and too many to need each one of them.

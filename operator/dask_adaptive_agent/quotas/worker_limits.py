@@ -1,5 +1,5 @@
 """
-How long each worker may go on, by the operator's last request. Parses and remembers, no more.
+Limits of each worker, as the operator sent them last. Parses and remembers, no more.
 
 A limit goes by name: it may come before its worker joins, and it holds for a worker that comes back
 under the same name.

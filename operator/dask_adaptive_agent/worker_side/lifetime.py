@@ -1,5 +1,5 @@
 """
-How long a worker still lives by its own `--lifetime`: it sends that with each of its heartbeats.
+A worker sends with each heartbeat the time that its own `--lifetime` leaves it.
 
 The text of this very module is sent to workers (see `worker_plugin`), so it imports what a worker
 has anyway, and nothing of the package. `left_s` is the scheduler's side of it.
