@@ -151,7 +151,7 @@ class Notes:
         self._notes.append((self._clock(), {**row, "names": list(names)[:NAMED]}))
 
     def since(self, heard: int) -> list[wire.NoteRow]:
-        """Those with a number above `heard`, oldest first."""
+        """Notes with a number above `heard`, oldest first."""
         now = self._clock()
         kept: list[Any] = [{**row, "age_ms": int((now - at) * 1000)} for at, row in self._notes]
         return [row for row in kept if row["number"] > heard]

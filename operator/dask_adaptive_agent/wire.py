@@ -198,7 +198,7 @@ class Columns(TypedDict):
 
 class Meters(TypedDict):
     """
-    What quotas are measured by: the first lists parallel to `Columns`, the others of those few
+    Meters of quotas: the first lists are parallel to `Columns`, the others of those few
     workers that have something to say.
     """
 
@@ -371,7 +371,7 @@ class Snapshot(Message):
 
 class Update(Snapshot):
     """
-    What a caller lacks of a `Snapshot`, which has the version `since`; 0: this is all of one.
+    The changes of a `Snapshot` after version `since`; 0: this is all of one.
 
     Otherwise `workers` and `meters` have only the rows that have changed, and `closable`, `actors`
     and the lists of slots in `meters` only slots of those. Absent is what has not changed of pins
@@ -481,7 +481,7 @@ class WantRequest(Message, total=False):
 
 class AnnounceRequest(Message, total=False):
     """
-    What the operator has on its way, and what it has decided: the whole, each time.
+    Workers that the operator has on their way, and its decisions: the whole, each time.
     Answer: `{"protocol": …}`.
     """
 
@@ -552,7 +552,7 @@ class LimitProfile(TypedDict, total=False):
 
 class LimitRequest(Message, total=False):
     """
-    How long each worker may go on. Level-based: who is not named has no limit any more (but for
+    Limits of each worker. Level-based: a worker that is not named has no limit any more (but for
     `others`), and who was cordoned and is not at a limit now is back in service.
 
     A worker at a limit is cordoned: it gets no new task (excepted what is bound to it, or wants a

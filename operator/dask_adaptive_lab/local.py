@@ -161,7 +161,7 @@ RESTART_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What a cluster gets of this machine."""
+    """A cluster's part of this machine."""
 
     capacity: int = 64  # workers that there is room for; others wait, like unschedulable pods
     nthreads: int = 1  # of each worker, as `dask worker` takes it

@@ -27,7 +27,7 @@ class InvalidTrace(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a trace comes from: its first line."""
+    """The origin of a trace: its first line."""
 
     cluster: str
     started: float  # seconds since 1970
@@ -52,7 +52,7 @@ class TraceGroup:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What there was at one instant."""
+    """The recorded state at one instant."""
 
     t: float  # seconds since the trace began
     session: int = 0  # counts up when the scheduler has started anew: `done` begins again
@@ -284,7 +284,7 @@ class TraceFile:
         )
 
     def _arrived(self, observed: ObservedCluster) -> tuple[tuple[str, float], ...]:
-        """How long each worker that has connected since took to come, from its Deployment on."""
+        """The start-up time of each worker that has connected since, from its Deployment on."""
         ages: Mapping[str, tuple[str, float]] = {
             w.name: (g.name, observed.clocks.age_s(w))
             for g in observed.groups

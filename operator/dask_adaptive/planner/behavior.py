@@ -178,7 +178,7 @@ def _owed(current: int, past: GroupPast) -> int:
 
 
 def _allowed(direction: Direction, steady: int, current: int, numbers: Iterable[int]) -> int:
-    """What the rate policies allow, by the number of each; without any, what is steady."""
+    """Numbers that the rate policies allow; without any policy the steady one."""
     if direction.select_policy is Select.DISABLED:
         return current
     most_first = sorted(numbers, reverse=steady > current) or [steady]
@@ -216,7 +216,8 @@ def _recommendations(
     past: GroupPast, wanted: int, behavior: Behavior, idle_timeout_s: float, *, now: float
 ) -> tuple[Recommendation, ...]:
     """
-    Those that can still be the highest of the window of a fall, or the lowest of that of a rise.
+    Recommendations that can still be the highest in the window of a fall, or the lowest in that of
+    a rise.
 
     One that a later one covers, from above for the one and from below for the other, never can:
     what is left are two staircases, so no more than twice the numbers that there are.

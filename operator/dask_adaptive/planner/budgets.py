@@ -68,7 +68,10 @@ class RecycleContext:
         return max(self.aborted.values(), default=(0.0, ""))[1] if self.surges else ""
 
     def allowance(self, reason: Reason, total: int) -> float:
-        """How many of `total` workers may be missing for a reason: the smallest budget counts."""
+        """
+        The number of `total` workers that may be missing for a reason: the smallest budget
+        counts.
+        """
         budgets = self.context.policy.disruption.budgets
         mine = [b for b in budgets if not b.reasons or reason in b.reasons]
         return min((b.workers.of(total) for b in mine), default=math.inf)
@@ -80,7 +83,10 @@ class RecycleContext:
 
 
 def left_this_hour(context: PassContext) -> int:
-    """How many more workers may be replaced within the hour for their quotas, in all groups."""
+    """
+    The number of workers in all groups that may still be replaced within the hour for their
+    quotas.
+    """
     limit = context.policy.recycle.max_per_hour
     workers = sum(len(g.workers) for g in context.observed.groups)
     if limit is None:
@@ -145,7 +151,7 @@ def _was_connected(worker: ObservedWorker, past: Past, at: float) -> bool:
 def first_allowed(
     worker: ObservedWorker, candidate: RecycleCandidate, at: RecycleContext
 ) -> RecycleCandidate | Objection:
-    """What a worker may be replaced for, of all that it is due for; else what stands against."""
+    """The first of a worker's reasons that allows its replacement; else the obstacle."""
     first = _objection(worker, candidate, at)
     if first is None:
         return candidate
@@ -197,12 +203,12 @@ def _untimely(
 
 
 def beats_pins(candidate: RecycleCandidate, recycle: Recycle) -> bool:
-    """Whether pins of people and of code do not count."""
+    """True if pins of people and of code do not count."""
     return candidate.reason is Reason.MEMORY_HARD and recycle.memory.override_pins
 
 
 def is_last_chance(worker: ObservedWorker, candidate: RecycleCandidate, at: RecycleContext) -> bool:
-    """Whether its process is about to end whatever we do: what it has must be out by then."""
+    """True if its process is about to end whatever we do: its results must be copied by then."""
     is_about_end = candidate.reason is Reason.LIFETIME
     margin_s = own_margin_s(worker, at.recycle.lifetime, at.clocks)
     return is_about_end and at.clocks.ends_in_s(worker) <= margin_s

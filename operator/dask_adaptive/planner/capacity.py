@@ -100,7 +100,10 @@ def parts_of(demand: Demand, *, threads: int, duration_s: float) -> tuple[Part, 
 
 
 def stepped_s(row: PrefixWork, age_s: float) -> tuple[float, float]:
-    """How long the longest running task of a kind is taken to last, and the seconds to the next."""
+    """
+    The assumed duration of the longest running task of a kind, and the seconds to the next
+    step.
+    """
     lasts_s = row.longest_s + age_s
     shortest_s = UNKNOWN_STEP_S if row.mean_s is None else KNOWN_STEP_S
     step_s = max(shortest_s, 2.0 ** (math.frexp(lasts_s)[1] - 4))
@@ -279,7 +282,7 @@ def is_assumed(past: Past, group: str) -> bool:
 
 
 def arrival_of(past: Past, group: str) -> float:
-    """How long a worker takes to come that is asked for now."""
+    """The seconds that a worker takes to come if it is requested now."""
     known_s = ASSUMED_S if is_assumed(past, group) else past.recycle.ready_s
     measured_s = past.of(group).arrival_s
     return max(0.0, known_s if measured_s is None else measured_s)

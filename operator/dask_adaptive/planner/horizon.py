@@ -75,7 +75,7 @@ def _past(left_s: float) -> float:
 
 
 def _of_people(context: PassContext) -> Iterator[float]:
-    """What people, clients and the platform have set an end for."""
+    """Ends that people, clients and the platform have set."""
     observed, policy, at = context.observed, context.policy, context.observed.at
     windows = (*(s.window for s in policy.schedules), *policy.disruption.windows)
     yield turns_at(windows, at) - at
@@ -119,7 +119,7 @@ def _of_load(context: PassContext, asked: Mapping[str, Load]) -> Iterator[float]
 
 
 def _of_group(context: PassContext, decided: GroupPlan) -> Iterator[float]:
-    """What is remembered of a group's number, and who of it may leave."""
+    """The memory of a group's number, and the idle times of its workers."""
     if decided.is_frozen:
         return
     observed, policy, past, now = context.observed, context.policy, context.past, context.now
@@ -171,7 +171,7 @@ def _of_absent_workers(context: PassContext) -> Iterator[float]:
 
 
 def _of_recycles(context: PassContext, recycled: Sequence[GroupRecycling]) -> Iterator[float]:
-    """What is remembered of workers that are replaced, and who of them goes first."""
+    """The memory of workers that are replaced, and their order."""
     past, now = context.past.recycle, context.now
     timeout_s = context.policy.recycle.strategy.ready_timeout_s
     yield from (refusal.until - now for refusal in context.past.refusals.values())

@@ -29,7 +29,7 @@ from dask_adaptive.planner.groups import GroupWorkers
 
 @dataclass(frozen=True, slots=True)
 class VetoContext:
-    """What a veto may look at besides the worker."""
+    """The context of a veto."""
 
     past: Past
     now: float
@@ -118,7 +118,7 @@ NodeOrder = Callable[[ObservedWorker], Emptiness]
 
 def node_order(observed: ObservedCluster, free: Iterable[ObservedWorker]) -> NodeOrder:
     """
-    How soon a worker's node can be empty, lowest first.
+    Sort key: the node that can be emptied soonest comes first.
 
     Of what else runs on a node nothing is known: it counts as if these were all.
 

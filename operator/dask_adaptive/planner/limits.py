@@ -167,7 +167,7 @@ def limit_of(
     worker: ObservedWorker, recycle: Recycle, clocks: Clocks, *, expected_s: float
 ) -> Limit:
     """
-    What the agent is to enforce for each Dask worker of this worker; `profile` is 0.
+    The limits that the agent enforces for each Dask worker of this worker; `profile` is 0.
 
     `left_s` is about ends that others set: of the pod, or of Dask's --lifetime. At
     `recycle.lifetime.max` nothing ends, unless it is a walltime: see `with_walltimes`.

@@ -109,7 +109,7 @@ def _load(one: Supply, wanted: int, message: str, inputs: Mapping[str, float]) -
 
 
 def _scheduler_target(context: PassContext, every: Sequence[Supply]) -> dict[str, Load]:
-    """As the scheduler's own adaptive_target says; it knows nothing of groups."""
+    """Loads by the scheduler's own adaptive_target, which knows no groups."""
     observed = context.observed
     scheduler = observed.scheduler
     inputs = {"queued": float(scheduler.queued), "running": float(scheduler.processing)}

@@ -363,7 +363,10 @@ def remember_quotas(
 def _pace(
     known: Pace | None, worker: ObservedWorker, *, age_s: float, over_s: float, now: float
 ) -> Pace:
-    """When it last worked, its runs by then, and runs a second while it has tasks."""
+    """
+    The instant at which a worker last worked, its runs by then, and its runs a second while it
+    has tasks.
+    """
     runs = worker.use.runs
     if known is None:
         return now, runs, runs / age_s if age_s > 0 else 0.0

@@ -71,7 +71,7 @@ Verdict = RecycleCandidate | None
 
 @dataclass(frozen=True, slots=True)
 class QuotaContext:
-    """What a rule may look at besides the worker."""
+    """The context of a rule."""
 
     recycle: Recycle  # the quotas of the worker's group
     past: RecyclePast = _NO_PAST
@@ -142,7 +142,7 @@ def compared(rule: QuotaRule, worker: ObservedWorker, at: QuotaContext, limit: f
 
 def near(rule: QuotaRule, workers: Workers, at: QuotaContext) -> Workers:
     """
-    Those that may be due, and the one of the highest use: a cheap look at many.
+    Workers that may be due, and the one of the highest use: a cheap look at many.
 
     Only they are judged. It may name too many, never too few.
     """
@@ -271,7 +271,7 @@ def ending(workers: Workers, *, or_too_short: bool = False) -> Workers:
 
 
 def _part_of_life(worker: ObservedWorker, at: QuotaContext, margin_s: float) -> float:
-    """How much of its life a worker has behind it, up to its margin."""
+    """The part of its life that a worker has behind it, up to its margin."""
     left_s = max(0.0, at.clocks.ends_in_s(worker) - margin_s)
     age_s = at.clocks.pod_age_s(worker)
     return age_s / (age_s + left_s) if left_s else 1.0
@@ -409,7 +409,7 @@ RULES = (
 
 @dataclass(frozen=True, slots=True)
 class Assessment:
-    """What the quotas say of one group."""
+    """The result of the quotas for one group."""
 
     due: tuple[RecycleCandidate, ...] = ()  # one for each worker, by reason and use: a total order
     uses: tuple[QuotaUse, ...] = ()  # the highest use of each quota that the group has
@@ -490,7 +490,7 @@ def _rank(candidate: RecycleCandidate) -> int:
 
 @dataclass(frozen=True, slots=True)
 class QuotaLine:
-    """How far one worker has used up one quota, for people who ask `explain`."""
+    """One worker's use of one quota, for `explain`."""
 
     quota: Quota
     used: str
@@ -514,7 +514,7 @@ def quota_lines(worker: ObservedWorker, recycle: Recycle, clocks: Clocks) -> tup
 
 def still_applies(worker: ObservedWorker, recycle: Recycle) -> bool:
     """
-    Whether a worker could still be replaced for the reason for which it drains.
+    True if a worker could still be replaced for the reason for which it drains.
 
     Its use of the quota does not count: memory falls, and failures are forgotten, as it drains.
     """
@@ -533,13 +533,13 @@ def paced_over_s(past: RecyclePast) -> float:
 
 
 def _source(name: str, maximum: str, own: str) -> str:
-    """Where a limit comes from."""
+    """The source of a limit."""
     said = f"recycle.{name}.max {maximum}"
     return said if own == maximum else f"{said}, less its jitter: {own}"
 
 
 def life_of(worker: ObservedWorker) -> str:
-    """What a worker's quotas belong to: a new pod under the same name begins with clean ones."""
+    """The identity that quotas belong to: a new pod under the same name begins anew."""
     return worker.pod_uid or worker.uid
 
 
@@ -563,7 +563,7 @@ def _jittered(tasks: int, jitter: float, life: str) -> int:
 
 
 def own_lifetime_s(worker: ObservedWorker, quota: LifetimeQuota) -> float:
-    """How old a worker's pod may become, less its jitter."""
+    """The greatest age of a worker's pod, less its jitter."""
     if not quota.jitter:
         return quota.max_s
     return quota.max_s * (1 - quota.jitter * shares(life_of(worker))[1])
@@ -576,7 +576,7 @@ def own_margin_s(worker: ObservedWorker, quota: LifetimeQuota, clocks: Clocks) -
 
 
 def has_spent(worker: ObservedWorker, recycle: Recycle) -> bool:
-    """Whether a worker has used up an exact quota of tasks, and so gets no more of them."""
+    """True if a worker has used up an exact quota of tasks, and so gets no more of them."""
     return recycle.tasks.exact and (
         (worker.process.cordon is not None and worker.process.cordon.quota is Quota.TASKS)
         or worker.retires_for is Reason.TASK_QUOTA

@@ -41,7 +41,7 @@ from dask_adaptive.planner.quotas import (
 
 @dataclass(frozen=True, slots=True)
 class GroupRecycling:
-    """What one group's recycles come to in this pass."""
+    """The recycles of one group in this pass."""
 
     at: RecycleContext
     assessment: Assessment
@@ -172,7 +172,7 @@ def _settle_leaving(
 
 
 def _comes_back(worker: ObservedWorker, at: RecycleContext) -> bool:
-    """Whether the Deployment of a drained worker is to bring the next one."""
+    """True if the Deployment of a drained worker is to start the next one."""
     if not at.is_scaled:
         return True
     if worker.retires_for is Reason.DRIFTED:
@@ -211,7 +211,7 @@ class Chosen:
 
 
 class ReplacementSelector:
-    """Who is to be replaced now."""
+    """Selects the workers to replace now."""
 
     def __init__(self, workers: GroupWorkers, heads: Headcount, at: RecycleContext) -> None:
         self._heads, self._at = heads, at
@@ -305,7 +305,7 @@ class ReplacementSelector:
                 self.useless.add(worker.name)
 
     def _has_failed(self, worker: ObservedWorker) -> bool:
-        """Whether the replacement of a worker has been waited for in vain."""
+        """True if the replacement of a worker did not come in time."""
         at, context = self._at, self._at.context
         since = context.past.recycle.surging_since.get(worker.name, context.now)
         limit_s = at.recycle.strategy.ready_timeout_s
@@ -326,7 +326,7 @@ class ReplacementSelector:
 
 
 class BudgetGate:
-    """Who of those that are to be replaced may leave now; the most urgent are offered first."""
+    """Decides which of the selected workers may leave now; the most urgent come first."""
 
     def __init__(self, heads: Headcount, at: RecycleContext) -> None:
         self._heads, self._at = heads, at
@@ -404,5 +404,5 @@ def _is_at_once(candidate: RecycleCandidate) -> bool:
 
 
 def _floor_of(worker: ObservedWorker, heads: Headcount, at: RecycleContext) -> int:
-    """How many others are to serve before a worker leaves, unless fewer are desired."""
+    """The number of others that must serve before a worker leaves, unless fewer are desired."""
     return at.context.past.floors.get(worker.name, heads.in_service)

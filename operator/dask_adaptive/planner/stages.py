@@ -195,7 +195,7 @@ def _budgeted(draft: Draft, context: PassContext) -> Draft:
 
 
 def is_under_way(workers: GroupWorkers, due: Collection[RecycleCandidate]) -> bool:
-    """Whether any worker of a group is being replaced, or is to be."""
+    """True if any worker of a group is being replaced, or is to be."""
     return bool(due) or any(w.is_replaced for w in workers.retiring)
 
 

@@ -135,7 +135,7 @@ class Drains(Component):
                 self._called_off.pop(name, None)
 
     def worker_joined(self, ws: WorkerState) -> None:
-        """One that was called off as it started gets no task at all."""
+        """Shut the gate of a worker that was called off while it started."""
         for name in (str(ws.name), common_name(str(ws.name))):
             until, terms = self._called_off.get(name, (-math.inf, OWN_END))
             if self.clock() < until:
@@ -285,7 +285,7 @@ class Drains(Component):
             drain.look()
 
     def retirements(self) -> dict[str, Drain]:
-        """Those that may come back."""
+        """Drains that may be called off."""
         return {a: one for a, one in self.ongoing.items() if one.terms.is_refusable}
 
     def worker_left(self, address: str) -> None:
@@ -441,7 +441,7 @@ class UpstreamCalls(Component):
         return retire_workers
 
     def _named(self, addresses: Iterable[str], names: Iterable[Any] | None) -> list[WorkerState]:
-        """Those of these names, or else addresses."""
+        """Workers by name, or else by address."""
         known = self.scheduler.workers
         try:
             if names is not None:

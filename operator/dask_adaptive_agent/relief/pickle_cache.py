@@ -397,7 +397,7 @@ class PickleCache:
 
     def find(self, obj: Any) -> KeptPickle | None:
         """
-        What is kept of it, if that is current; made when it is asked for the second time.
+        The kept pickle, if it is current; made at the second request.
 
         `submit` in a loop brings a function of its own with each task, that never comes again.
         """

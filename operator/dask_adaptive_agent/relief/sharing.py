@@ -131,7 +131,7 @@ class WorkerLine:
 
     def pickled(self, task: Any) -> tuple[Any, int]:
         """
-        What stands for a task in a message, and its size.
+        The substitute of a task in a message, and its size.
 
         Raises whatever pickling raises: nothing has changed then.
         """

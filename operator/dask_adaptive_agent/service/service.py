@@ -328,7 +328,7 @@ class Service(Component):
         return frozenset().union(*some) if any(some) else ()
 
     def in_service(self, workers: Collection[WorkerState] | None = None) -> list[WorkerState]:
-        """Those of `workers` (None: all, in the scheduler's order) that do not leave."""
+        """The `workers` (None: all, in the scheduler's order) that do not leave."""
         scheduler, leaving = self.scheduler, self.out_of_service()
         among = scheduler.workers.values() if workers is None else workers
         staying = [ws for ws in among if ws.address not in leaving]

@@ -45,7 +45,7 @@ def stealing(scheduler: Scheduler) -> Any:
 
 
 def considered(workers: Iterable[WorkerState], but: WorkerState | None = None) -> list[WorkerState]:
-    """Those of some workers, or a sample of them, that may take what another one has."""
+    """Workers, or a sample of them, that may take the tasks of another one."""
     others = list(workers)
     if len(others) > CONSIDERED:
         others = random.sample(others, CONSIDERED)

@@ -95,7 +95,7 @@ class Vetoes(Component):
 
     def free(self, workers: list[WorkerState]) -> list[WorkerState]:
         """
-        Those of `workers` that nobody holds; none while data come, or if that is not known.
+        The `workers` that nothing holds; none while data come, or if that is not known.
 
         For who picks idle workers out of thousands: it does not look at what each of them has.
         """

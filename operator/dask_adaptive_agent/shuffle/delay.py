@@ -79,7 +79,7 @@ def pays(work: Work, threads: int, coming: Sequence[Coming], most_s: float) -> b
 
 
 def _end_s(work: Work, threads: int, coming: Sequence[Coming], begin_s: float) -> float:
-    """When the last output is there if the shuffle begins then."""
+    """The end of the last output if the shuffle begins then."""
     for_outputs = threads + sum([one.number for one in coming if one.in_s <= begin_s])
     now_s, left_s, serving = begin_s, work.inputs_s, for_outputs
     for one in coming:

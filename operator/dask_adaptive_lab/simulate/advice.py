@@ -31,7 +31,7 @@ Changes: TypeAlias = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a policy costs, and how long work waits, on one trace or on several."""
+    """The costs of a policy, and the waits of work, on one trace or on several."""
 
     worker_s: float
     wait_s: float  # mean over tasks: from when one could run until it does
@@ -202,7 +202,7 @@ def is_as_good(a: Result, b: Result) -> bool:
 
 
 def _is_better(title: str, a: Result, b: Result) -> bool:
-    """Whether the first keeps what its title says."""
+    """True if the first keeps the promise of its title."""
     is_cheaper = not is_as_good(replace(b, wait_s=0.0, makespan_s=0.0), a)
     is_faster = not is_as_good(replace(b, worker_s=0.0, makespan_s=0.0), a)
     return {"cheaper": is_cheaper, "faster": is_faster}.get(title, is_cheaper or is_faster)

@@ -458,7 +458,7 @@ class SimulatedCluster:
 
 def startup_of(arrived: Mapping[str, Sequence[float]], default_s: float) -> Startup:
     """
-    How long workers take to come, as measured: one measured time after the other, again and again.
+    Start-up times of workers: one measured time after the other, again and again.
 
     Args:
         arrived: Seconds, by group. A group of which none is known goes by those of all.

@@ -154,7 +154,8 @@ def _arrivals(
     trace: Trace, startup_s: float | None
 ) -> tuple[Mapping[str, Sequence[float]], Startup]:
     """
-    When those came, by group, that were on their way when the trace began; how long others take.
+    Arrivals of the workers that were on their way when the trace began, by group; start-up times
+    of others.
 
     The first of a cluster may have waited for its scheduler: without others they count.
     """

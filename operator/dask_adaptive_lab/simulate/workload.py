@@ -55,7 +55,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class WorkBurst:
-    """What comes from `at` until the next burst, as recorded."""
+    """The recorded work from `at` until the next burst."""
 
     at: float
     pause_s: float | None  # after all before it was done; None: it comes at its instant
