@@ -36,7 +36,6 @@ from dask_adaptive.kube.annotated import Adopt
 from dask_adaptive.kube.api import KubeApi, Rate
 from dask_adaptive.kube.cache.informer import Informer
 from dask_adaptive.kube.cache.world import Scope, World, scopes_of
-from dask_adaptive.kube.objects import PolicyObject
 from dask_adaptive.kube.route import Routes
 from dask_adaptive.model.policy import DEFAULT_CONTROLLER
 from dask_adaptive.scheduler.link import connect
@@ -110,10 +109,13 @@ class Operator:
             routes=Routes(api, self._world, secret=settings.scheduler_tls_secret),
         )  # fmt: skip
         self._stop = asyncio.Event()
-        self.visits = Visits(
-            self._world, self._make_visitor, controller=settings.controller_name,
-            metrics=self._metrics,
+        make_visitor = partial(
+            Visitor, world=self._world, composer=self._composer, metrics=self._metrics,
+            longest_rest_s=settings.rest_s,
         )  # fmt: skip
+        self.visits = Visits(
+            self._world, make_visitor, controller=settings.controller_name, metrics=self._metrics
+        )
         self._world.listen(self._budgets.on_change)
         self._annotated = AnnotatedPolicies(
             self._world, leading, self._composer.events, adopt=settings.adopt,
@@ -180,12 +182,6 @@ class Operator:
         finally:
             self._metrics.leader.set(0)
 
-    def _make_visitor(self, policy: PolicyObject) -> Visitor:
-        return Visitor(
-            policy, world=self._world, composer=self._composer, metrics=self._metrics,
-            longest_rest_s=self._settings.rest_s,
-        )  # fmt: skip
-
     def _keeper(self, webhook: WebhookSettings) -> CertificateKeeper:
         ends_at = self._metrics.certificate.labels(webhook.secret)
         return CertificateKeeper(self._api, self._settings.certificate_namespace, webhook, ends_at)
@@ -196,22 +192,17 @@ class Operator:
             yield
             return
         where = (self._settings.address, self._settings.webhook_port)
-        async with _served(webhook_app(self._injector()), *where, self._certificate.context):
+        config = AgentConfig(self._api, bundle())
+        consent = Consent(self._api, asyncio.get_running_loop().time)
+        injector = Injector(
+            self._api, self._world, config, consent, self._metrics,
+            grace_s=self._settings.grace_s, hints=self._settings.hints,
+        )  # fmt: skip
+        async with _served(webhook_app(injector), *where, self._certificate.context):
             yield
             # Of two replicas in an upgrade this is the old one: kube-proxy may go on sending
             # requests here, and a scheduler whose request is refused starts without the agent.
             await asyncio.sleep(LINGER_S)
-
-    def _injector(self) -> Injector:
-        return Injector(
-            self._api,
-            self._world,
-            AgentConfig(self._api, bundle()),
-            Consent(self._api, asyncio.get_running_loop().time),
-            self._metrics,
-            grace_s=self._settings.grace_s,
-            hints=self._settings.hints,
-        )
 
 
 @contextlib.asynccontextmanager

@@ -27,16 +27,16 @@ async def changed(event: Any, resource: kopf.Resource, memo: kopf.Memo, **_: Any
 @kopf.on.login()
 async def login(memo: kopf.Memo, **_: Any) -> kopf.ConnectionInfo:
     """kopf's connections are like those of `memo.api`."""
-    found = await memo.api.credentials()
-    scheme, _space, token = (found.authorization or "").partition(" ")
+    scheme, _space, token = (await memo.api.authorization()).partition(" ")
+    settings = memo.api.configuration
     return kopf.ConnectionInfo(
-        server=found.server,
-        ca_path=found.ca_file,
-        insecure=not found.verify,
+        server=settings.host,
+        ca_path=settings.ssl_ca_cert,
+        insecure=not settings.verify_ssl,
         scheme=scheme or None,
         token=token or None,
-        certificate_path=found.certificate_file,
-        private_key_path=found.key_file,
+        certificate_path=settings.cert_file,
+        private_key_path=settings.key_file,
         # Tokens of pods are renewed; a login with a new one must come before the old one ends.
         expiration=datetime.now(UTC) + timedelta(minutes=10) if token else None,
     )

@@ -99,9 +99,7 @@ class LeaderLease:
         """
         try:
             while True:
-                asked_at = self._clock()
                 if await self._try_to_hold():
-                    self._renewed_at = asked_at
                     await self._lead_while_held()
                 await asyncio.sleep(self._timing.retry_s)
         finally:
@@ -124,34 +122,31 @@ class LeaderLease:
             if done:
                 leading.result()  # an error there ends the process: better a restart than nobody
                 return
-            asked_at = self._clock()
-            left_s = self._renewed_at + self._timing.renew_deadline_s - asked_at
+            left_s = self._renewed_at + self._timing.renew_deadline_s - self._clock()
             try:
                 async with asyncio.timeout(max(left_s, 0.1)):
-                    held = await self._try_to_hold()
+                    await self._try_to_hold()
             except TimeoutError:
                 continue
-            if held:
-                self._renewed_at = asked_at
-            elif self._lease is None:
+            if self._lease is None:
                 self.is_leader = False
                 return  # somebody else has it
 
     async def _try_to_hold(self) -> bool:
         """Take or renew the lease. False: somebody holds it (`_lease` is None), or no answer."""
+        asked_at = self._clock()
         try:
             try:
                 current = await self._api.get(self._path)
             except NotFound:
                 self._lease = await self._api.create(LEASES.path(self._namespace), self._new())
-                self._see(self._lease)
-                return True
-            self._see(current)
-            if not self._may_take(current):
-                self._lease = None
-                return False
-            spec = self._spec(current["spec"])
-            self._lease = await self._api.replace(self._path, {**current, "spec": spec})
+            else:
+                self._see(current)
+                if not self._may_take(current):
+                    self._lease = None
+                    return False
+                spec = self._spec(current["spec"])
+                self._lease = await self._api.replace(self._path, {**current, "spec": spec})
             self._see(self._lease)
         except WentBack:
             raise
@@ -160,6 +155,7 @@ class LeaderLease:
         except KubeError as exc:
             logger.warning("Can't renew the lease: %s", exc)
             return False
+        self._renewed_at = asked_at
         return True
 
     def _see(self, lease: Json) -> None:

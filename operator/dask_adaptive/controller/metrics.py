@@ -24,6 +24,7 @@ from dask_adaptive_agent import wire
 
 logger = logging.getLogger(__name__)
 
+_PREFIX = "dask_adaptive"
 _CLUSTER = ("namespace", "cluster")
 
 
@@ -31,8 +32,6 @@ class _Metric(NamedTuple):
     text: str
     labels: tuple[str, ...] = ()
 
-
-_PASS_SECONDS = _Metric("Duration of a pass over one cluster")
 
 #: Metrics by their names, without the prefix, and without the `_total` of counters.
 _GAUGES = {
@@ -50,40 +49,6 @@ _GAUGES = {
     "webhook_certificate_expiration_timestamp_seconds": _Metric(
         "When the webhook's certificate ends; 0 while it can't be used, or can't be renewed",
         ("secret",),
-    ),
-}
-#: Gauges of clusters, as the last pass over each has left them.
-_OF_CLUSTERS = {
-    "workers": _Metric("Workers, by state", (*_CLUSTER, "state")),
-    "replicas": _Metric(
-        "Workers asked for (requested), decided (desired), needed by the load (wanted)",
-        (*_CLUSTER, "what"),
-    ),
-    "condition": _Metric(
-        "1 for the status (true, false, unknown) and reason of each condition of a policy",
-        (*_CLUSTER, "type", "status", "reason"),
-    ),
-    "group_replicas": _Metric(
-        "Workers of one group: there (serving), decided (desired), called for (wanted)",
-        (*_CLUSTER, "group", "what"),
-    ),
-    "pinned_workers": _Metric("Workers held by pins, by source", (*_CLUSTER, "source")),
-    "pin_age_seconds_max": _Metric(
-        "Seconds since the oldest pin that holds a worker was set; 0 without pins",
-        (*_CLUSTER, "source"),
-    ),
-    "quota_used_ratio": _Metric(
-        "Highest use of a quota by any worker of a group; 1: used up", (*_CLUSTER, "group", "quota")
-    ),
-    "worker_arrival_seconds": _Metric(
-        "How long a worker of a group takes from being asked for to being connected",
-        (*_CLUSTER, "group"),
-    ),
-    "relief_state": _Metric(
-        "1 for the state that each relief of a scheduler is in", (*_CLUSTER, "relief", "state")
-    ),
-    "serialize_share": _Metric(
-        "Part of a scheduler's CPU time spent serializing tasks in the last minute", _CLUSTER
     ),
 }
 _COUNTERS = {
@@ -119,25 +84,22 @@ def _known(word: str, words: Container[str]) -> str:
     return word if word in words else _OTHER
 
 
-def _named(name: str, metric: _Metric) -> tuple[str, str, tuple[str, ...]]:
-    return f"dask_adaptive_{name}", metric.text, metric.labels
-
-
 class Metrics:
     """All metrics of one operator."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self._gauges = gauges = {
-            name: Gauge(*_named(name, metric), registry=self.registry)
+            name: Gauge(name, *metric, _PREFIX, registry=self.registry)
             for name, metric in _GAUGES.items()
         }
         self._counters = counters = {
-            name: Counter(*_named(name, metric), registry=self.registry)
+            name: Counter(name, *metric, _PREFIX, registry=self.registry)
             for name, metric in _COUNTERS.items()
         }
         self._seconds = Histogram(
-            *_named("pass_seconds", _PASS_SECONDS),
+            f"{_PREFIX}_pass_seconds",
+            "Duration of a pass over one cluster",
             registry=self.registry,
             buckets=(0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30),
         )
@@ -227,9 +189,10 @@ class LastPasses(Collector):
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
         rows = sorted(list(self.results.items()), key=itemgetter(0))  # a copy: passes go on
-        for name, series in _SERIES.items():  # one after the other: all at once take memory
-            full, text, labels = _named(name, _OF_CLUSTERS[name])
-            gauge = GaugeMetricFamily(full, text, labels=labels)
+        # One after the other: all at once take memory.
+        for name, (text, labels, series) in _OF_CLUSTERS.items():
+            full = f"{_PREFIX}_{name}"
+            gauge = GaugeMetricFamily(full, text, labels=(*_CLUSTER, *labels))
             for key, result in rows:
                 try:
                     values = [(said, float(value)) for said, value in series(result).items()]
@@ -287,16 +250,56 @@ def _serialize_share(result: PassResult) -> _Series:
     return {(): cost.share} if cost else {}
 
 
-#: The series of each gauge in `_OF_CLUSTERS`, by what follows the cluster's labels.
-_SERIES: Mapping[str, Callable[[PassResult], _Series]] = {
-    "workers": lambda r: {(state,): getattr(r.status, state) for state in _STATES},
-    "replicas": _replicas,
-    "condition": _conditions,
-    "group_replicas": _group_replicas,
-    "worker_arrival_seconds": _arrivals,
-    "quota_used_ratio": lambda r: {(u.group, u.quota.value): u.ratio for u in r.plan.uses},
-    "pinned_workers": _pinned,
-    "pin_age_seconds_max": _pin_ages,
-    "relief_state": _reliefs,
-    "serialize_share": _serialize_share,
+class _OfClusters(NamedTuple):
+    text: str
+    labels: tuple[str, ...]  # after the cluster's
+    series: Callable[[PassResult], _Series]
+
+
+#: Gauges of clusters, as the last pass over each has left them.
+_OF_CLUSTERS = {
+    "workers": _OfClusters(
+        "Workers, by state",
+        ("state",),
+        lambda r: {(state,): getattr(r.status, state) for state in _STATES},
+    ),
+    "replicas": _OfClusters(
+        "Workers asked for (requested), decided (desired), needed by the load (wanted)",
+        ("what",),
+        _replicas,
+    ),
+    "condition": _OfClusters(
+        "1 for the status (true, false, unknown) and reason of each condition of a policy",
+        ("type", "status", "reason"),
+        _conditions,
+    ),
+    "group_replicas": _OfClusters(
+        "Workers of one group: there (serving), decided (desired), called for (wanted)",
+        ("group", "what"),
+        _group_replicas,
+    ),
+    "worker_arrival_seconds": _OfClusters(
+        "How long a worker of a group takes from being asked for to being connected",
+        ("group",),
+        _arrivals,
+    ),
+    "quota_used_ratio": _OfClusters(
+        "Highest use of a quota by any worker of a group; 1: used up",
+        ("group", "quota"),
+        lambda r: {(u.group, u.quota.value): u.ratio for u in r.plan.uses},
+    ),
+    "pinned_workers": _OfClusters("Workers held by pins, by source", ("source",), _pinned),
+    "pin_age_seconds_max": _OfClusters(
+        "Seconds since the oldest pin that holds a worker was set; 0 without pins",
+        ("source",),
+        _pin_ages,
+    ),
+    "relief_state": _OfClusters(
+        "1 for the state that each relief of a scheduler is in", ("relief", "state"), _reliefs
+    ),
+    "serialize_share": _OfClusters(
+        "Part of a scheduler's CPU time spent serializing tasks in the last minute",
+        (),
+        _serialize_share,
+    ),
 }

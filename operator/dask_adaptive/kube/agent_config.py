@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Callable, Hashable
+from collections.abc import Callable
+from weakref import WeakValueDictionary
 
 from dask_adaptive.kube.agent_zip import ZIP, Bundle
 from dask_adaptive.kube.api import (
@@ -20,26 +20,6 @@ from dask_adaptive.kube.api import (
 )
 from dask_adaptive.kube.inject import MANAGED_LABELS, refusal
 from dask_adaptive.kube.objects import INJECT, ClusterObject
-
-
-class KeyedLock:
-    """A lock for each key that somebody waits for, and for no other."""
-
-    def __init__(self) -> None:
-        self._locks: dict[Hashable, asyncio.Lock] = {}
-        self._waiting: dict[Hashable, int] = {}
-
-    @contextlib.asynccontextmanager
-    async def of(self, key: Hashable) -> AsyncIterator[None]:
-        lock = self._locks.setdefault(key, asyncio.Lock())
-        self._waiting[key] = self._waiting.get(key, 0) + 1
-        try:
-            async with lock:
-                yield
-        finally:
-            self._waiting[key] -= 1
-            if not self._waiting[key]:
-                del self._waiting[key], self._locks[key]
 
 
 class AgentConfig:
@@ -88,7 +68,7 @@ class Consent:
     def __init__(self, api: KubeApi, clock: Callable[[], float], *, ttl_s: float = 30.0) -> None:
         self._api, self._clock, self._ttl_s = api, clock, ttl_s
         self._namespaces: dict[str, tuple[float, str]] = {}
-        self._locks = KeyedLock()
+        self._locks = WeakValueDictionary[str, asyncio.Lock]()  # while somebody waits for one
 
     async def refused(self, namespace: str, cluster: ClusterObject | None) -> str:
         """Who refuses for a cluster (None: not known yet), or an empty text. Raises `KubeError`."""
@@ -100,7 +80,7 @@ class Consent:
 
     async def refused_by_namespace(self, namespace: str) -> str:
         """The same of a namespace alone; remembered for a while. Raises `KubeError`."""
-        async with self._locks.of(namespace):
+        async with self._locks.setdefault(namespace, asyncio.Lock()):
             known = self._namespaces.get(namespace)
             if known is not None and self._clock() < known[0]:
                 return known[1]

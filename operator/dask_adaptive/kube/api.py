@@ -31,7 +31,6 @@ import os
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import msgspec
@@ -213,18 +212,6 @@ _AT_ONCE = 32
 SILENCE_S = 80.0
 
 
-@dataclass(frozen=True, slots=True)
-class Credentials:
-    """How to reach the API server, for who makes connections of their own."""
-
-    server: str
-    ca_file: str | None
-    verify: bool
-    authorization: str | None  # "Bearer …"
-    certificate_file: str | None
-    key_file: str | None
-
-
 class KubeApi:
     """A connection to one API server. Every call has a deadline; a failed one is a `KubeError`."""
 
@@ -292,20 +279,17 @@ class KubeApi:
 
     @property
     def host(self) -> str:
-        return str(self._client.configuration.host)
+        return str(self.configuration.host)
 
-    async def credentials(self) -> Credentials:
-        """What this connection uses now; tokens are read anew when they are about to end."""
-        settings = self._client.configuration
-        auth = (await settings.auth_settings()).get("BearerToken")
-        return Credentials(
-            server=settings.host,
-            ca_file=settings.ssl_ca_cert,
-            verify=settings.verify_ssl,
-            authorization=auth["value"] if auth else None,
-            certificate_file=settings.cert_file,
-            key_file=settings.key_file,
-        )
+    @property
+    def configuration(self) -> Any:
+        """How to reach the API server, as `kubernetes.client.Configuration` says it."""
+        return self._client.configuration
+
+    async def authorization(self) -> str:
+        """Such as "Bearer …"; empty: none. A token is read anew when it is about to end."""
+        auth = (await self.configuration.auth_settings()).get("BearerToken")
+        return str(auth["value"]) if auth else ""
 
     async def close(self) -> None:
         await self._client.close()  # type: ignore[no-untyped-call]

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
+from weakref import WeakValueDictionary
 
 from cryptography import x509
 
-from dask_adaptive.kube.agent_config import KeyedLock
 from dask_adaptive.kube.api import SECRETS, ApiUnreachable, Json, KubeApi, KubeError, NotFound
 from dask_adaptive.kube.cache.world import World
 from dask_adaptive.kube.objects import ServiceObject
@@ -51,7 +52,8 @@ class Routes:
         self._api, self._world, self._secret = api, world, secret
         self._wall_clock, self._clock = wall_clock, clock
         self._read: dict[tuple[str, str], tuple[float, Tls]] = {}
-        self._locks = KeyedLock()
+        #: While somebody waits for one.
+        self._locks = WeakValueDictionary[tuple[str, str], asyncio.Lock]()
 
     async def to(self, key: ClusterKey, policy: Policy) -> Route:
         """
@@ -67,7 +69,7 @@ class Routes:
             return Route(address)
         if not secret:
             raise TlsFailed(f"no Secret is named for {protocol}: set spec.scheduler.tls.secretName")
-        async with self._locks.of((key.namespace, secret)):
+        async with self._locks.setdefault((key.namespace, secret), asyncio.Lock()):
             return Route(address, secret, await self._tls(key.namespace, secret))
 
     async def _tls(self, namespace: str, name: str) -> Tls:
