@@ -26,7 +26,7 @@ from dask_adaptive.cli.status_view import views_of
 from dask_adaptive.cli.why import Live
 from dask_adaptive.kube.api import EVENTS, POLICIES
 from dask_adaptive.kube.objects import parse_policy_object
-from dask_adaptive.kube.reporter import EventPoster, News, Subject
+from dask_adaptive.kube.reporter import EventPoster, News
 from dask_adaptive.kube.status_json import history_body, status_json, unable_json
 from dask_adaptive.loop.ports import EventType
 from dask_adaptive.loop.status import READY, Condition, HeldBy, SchedulerRow, Status, WorkerRow
@@ -250,7 +250,7 @@ async def test_an_event_holds_none() -> None:
     api = StoredApi(ko.namespace(), ko.policy())
     meta = parse_policy_object(ko.policy()).meta
     news = News(EventType.WARNING, "Pinned", EVIL)
-    await EventPoster(api, lambda: 1.8e9).post(Subject(POLICIES, meta), news)
+    await EventPoster(api, lambda: 1.8e9).post(POLICIES, meta, news)
 
     (event,) = api.store.all(EVENTS)
     assert HARMLESS == event["message"]

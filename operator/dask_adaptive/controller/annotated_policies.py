@@ -41,7 +41,7 @@ from dask_adaptive.kube.api import (
 )
 from dask_adaptive.kube.cache.world import World
 from dask_adaptive.kube.objects import MANAGED_BY, AutoscalerObject, ClusterObject, PolicyObject
-from dask_adaptive.kube.reporter import EventPoster, News, Subject
+from dask_adaptive.kube.reporter import EventPoster, News
 from dask_adaptive.loop.ports import EventType
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.policy import DEFAULT_CONTROLLER
@@ -197,16 +197,16 @@ class AnnotatedPolicies:
         """By events on the cluster, and on the autoscaler as long as there is one."""
         logger.info("DaskCluster %s: %s", cluster.key, message)
         news = News(EventType.NORMAL, str(reason), message)
-        await self._events.post(Subject(CLUSTERS, cluster.meta), news)
+        await self._events.post(CLUSTERS, cluster.meta, news)
         if autoscaler is not None:
-            await self._events.post(Subject(AUTOSCALERS, autoscaler.meta), news)
+            await self._events.post(AUTOSCALERS, autoscaler.meta, news)
 
     async def _complain(self, cluster: ClusterObject, complaints: frozenset[Complain]) -> None:
         new = complaints - self._complaints.get(cluster.key, frozenset())
         for complaint in sorted(new, key=lambda c: c.message):
             logger.warning("DaskCluster %s: %s", cluster.key, complaint.message)
             news = News(EventType.WARNING, str(Reason.INVALID_SPEC), complaint.message)
-            await self._events.post(Subject(CLUSTERS, cluster.meta), news)
+            await self._events.post(CLUSTERS, cluster.meta, news)
         if complaints:
             self._complaints[cluster.key] = complaints
         else:

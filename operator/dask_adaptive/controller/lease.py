@@ -139,7 +139,9 @@ class LeaderLease:
             try:
                 current = await self._api.get(self._path)
             except NotFound:
-                self._lease = await self._api.create(LEASES.path(self._namespace), self._new())
+                meta = {"name": self._name, "namespace": self._namespace}
+                new = {**LEASES.head, "metadata": meta, "spec": self._spec({})}
+                self._lease = await self._api.create(LEASES.path(self._namespace), new)
             else:
                 self._see(current)
                 if not self._may_take(current):
@@ -194,13 +196,6 @@ class LeaderLease:
             "acquireTime": before.get("acquireTime") if ours else now,
             "renewTime": now,
             "leaseTransitions": int(before.get("leaseTransitions") or 0) + (not ours),
-        }
-
-    def _new(self) -> Json:
-        return {
-            **LEASES.head,
-            "metadata": {"name": self._name, "namespace": self._namespace},
-            "spec": self._spec({}),
         }
 
     async def _release(self) -> None:

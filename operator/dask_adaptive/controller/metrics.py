@@ -84,8 +84,14 @@ def _known(word: str, words: Container[str]) -> str:
     return word if word in words else _OTHER
 
 
-class Metrics:
-    """All metrics of one operator."""
+class Metrics(Collector):
+    """
+    All metrics of one operator.
+
+    Gauges of clusters show what the last pass over each has left, and of schedulers what was seen
+    in it: nothing of one that does not answer. They are made when Prometheus asks, and cost a pass
+    nothing.
+    """
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -109,8 +115,8 @@ class Metrics:
         self.injections = counters["injections"]
         self._expired = _Before(counters["pin_expired"], _SOURCES)
         self._redone = _Before(counters["tasks_redone"], _CAUSES)
-        self._last = LastPasses()
-        self.registry.register(self._last)
+        self._last: dict[ClusterKey, PassResult] = {}
+        self.registry.register(self)
 
     def passed(self, key: ClusterKey, result: PassResult, seconds: float) -> None:
         """Count a pass that came to its end."""
@@ -125,7 +131,7 @@ class Metrics:
         scheduler = result.observed.scheduler
         self._expired.count(key, scheduler.session, scheduler.pins_expired)
         self._redone.count(key, scheduler.session, scheduler.redone)
-        self._last.results[key] = result
+        self._last[key] = result
 
     def unreadable(self, kind: str, count: Callable[[], int]) -> None:
         """Show how many objects of a kind can't be read, as counted when Prometheus asks."""
@@ -149,8 +155,24 @@ class Metrics:
         """Drop all series of a cluster that nobody scales any more."""
         for name in ("pin_expired", "recycles", "tasks_redone"):
             self._counters[name].remove_by_labels(dict(zip(_CLUSTER, key, strict=True)))
-        for kept in (self._expired.last, self._redone.last, self._last.results):
+        for kept in (self._expired.last, self._redone.last, self._last):
             kept.pop(key, None)
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        rows = sorted(list(self._last.items()), key=itemgetter(0))  # a copy: passes go on
+        # One after the other: all at once take memory.
+        for name, (text, labels, series) in _OF_CLUSTERS.items():
+            full = f"{_PREFIX}_{name}"
+            gauge = GaugeMetricFamily(full, text, labels=(*_CLUSTER, *labels))
+            for key, result in rows:
+                try:
+                    values = [(said, float(value)) for said, value in series(result).items()]
+                except Exception:  # the border of one cluster: the others' figures are there
+                    logger.exception("%s of %s can't be told", full, key)
+                    continue
+                for said, value in values:
+                    gauge.add_metric([*key, *said], value)
+            yield gauge
 
     def render(self) -> bytes:
         """What Prometheus reads. May run in a thread: with 1,000 clusters it takes a while."""
@@ -176,32 +198,6 @@ class _Before:
             since = before.get(word, 0) if session == last_session else 0
             self._counter.labels(*key, word).inc(max(0, count - since))
         self.last[key] = (session, now)
-
-
-class LastPasses(Collector):
-    """
-    Shows what the last pass over each cluster has left, and of schedulers what was seen in it:
-    nothing of one that does not answer. It is read when Prometheus asks, and costs a pass nothing.
-    """
-
-    def __init__(self) -> None:
-        self.results: dict[ClusterKey, PassResult] = {}
-
-    def collect(self) -> Iterable[GaugeMetricFamily]:
-        rows = sorted(list(self.results.items()), key=itemgetter(0))  # a copy: passes go on
-        # One after the other: all at once take memory.
-        for name, (text, labels, series) in _OF_CLUSTERS.items():
-            full = f"{_PREFIX}_{name}"
-            gauge = GaugeMetricFamily(full, text, labels=(*_CLUSTER, *labels))
-            for key, result in rows:
-                try:
-                    values = [(said, float(value)) for said, value in series(result).items()]
-                except Exception:  # the border of one cluster: the others' figures are there
-                    logger.exception("%s of %s can't be told", full, key)
-                    continue
-                for said, value in values:
-                    gauge.add_metric([*key, *said], value)
-            yield gauge
 
 
 def _replicas(result: PassResult) -> _Series:

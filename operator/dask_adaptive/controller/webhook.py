@@ -19,7 +19,6 @@ from dask_adaptive.kube.inject import (
     SCHEDULER,
     WORKER,
     Injection,
-    Skip,
     component,
     inject,
     inject_worker,
@@ -77,40 +76,36 @@ class Injector:
         """Answer one AdmissionReview; always allows the pod."""
         request = review["request"]
         outcome = await self._decide(request)
-        result = "injected" if isinstance(outcome, Injection) else "skipped"
-        self._metrics.injections.labels(result).inc()
+        self._metrics.injections.labels("injected" if outcome.patch else "skipped").inc()
         response: Json = {"uid": request["uid"], "allowed": True}
-        if isinstance(outcome, Injection):
+        if outcome.patch:
             patch = json.dumps(list(outcome.patch)).encode()
             response |= {"patchType": "JSONPatch", "patch": base64.b64encode(patch).decode()}
-        why = outcome.lacks if isinstance(outcome, Injection) else outcome.why
-        if why:
+        if why := outcome.lacks:
             # Shown in the API server's audit log.
             response["auditAnnotations"] = {"not-injected": why}
             logger.info("Pod in %s left as it is: %s", _where(request), why)
         kind = {"apiVersion": review["apiVersion"], "kind": "AdmissionReview"}
         return {**kind, "response": response}
 
-    async def _decide(self, request: Mapping[str, Any]) -> Injection | Skip:
+    async def _decide(self, request: Mapping[str, Any]) -> Injection:
         pod, namespace = request["object"], request["namespace"]
         role = component(pod)
-        why = objection(pod, role if role in (SCHEDULER, WORKER) else SCHEDULER)
-        if why:
-            return Skip(why)
+        if why := objection(pod, role if role in (SCHEDULER, WORKER) else SCHEDULER):
+            return Injection(lacks=why)
         name = pod["metadata"]["labels"].get(CLUSTER_LABEL, "")
         try:
             cluster = await self._cluster(namespace, name, fresh=role == SCHEDULER)
-            refused = await self._consent.refused(namespace, cluster)
-            key = ClusterKey(namespace, name)
-            outcome = Skip(refused) if refused else await self._patch(pod, key, role)
-            is_mounted = isinstance(outcome, Injection) and role == SCHEDULER
-            if is_mounted and not request.get("dryRun"):
+            if refused := await self._consent.refused(namespace, cluster):
+                return Injection(lacks=refused)
+            outcome = await self._patch(pod, ClusterKey(namespace, name), role)
+            if outcome.patch and role == SCHEDULER and not request.get("dryRun"):
                 await self._config.ensure(namespace, name, cluster.meta.uid)
         except KubeError as exc:
-            return Skip(f"its ConfigMap can't be created or checked: {exc}")
+            return Injection(lacks=f"its ConfigMap can't be created or checked: {exc}")
         return outcome
 
-    async def _patch(self, pod: Json, key: ClusterKey, role: str) -> Injection | Skip:
+    async def _patch(self, pod: Json, key: ClusterKey, role: str) -> Injection:
         wishes = await self._wishes(key, fresh=role == SCHEDULER)
         if role == SCHEDULER:
             name = self._config.bundle.name

@@ -76,10 +76,6 @@ class Consent:
             own = {INJECT: cluster.note(INJECT) or ""}
             if by_itself := refusal(f"DaskCluster {cluster.meta.name}", own):
                 return by_itself
-        return await self.refused_by_namespace(namespace)
-
-    async def refused_by_namespace(self, namespace: str) -> str:
-        """The same of a namespace alone; remembered for a while. Raises `KubeError`."""
         async with self._locks.setdefault(namespace, asyncio.Lock()):
             known = self._namespaces.get(namespace)
             if known is not None and self._clock() < known[0]:

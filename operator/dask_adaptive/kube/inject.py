@@ -10,7 +10,7 @@ import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any
 
 from dask_adaptive import DOMAIN
 from dask_adaptive.kube.agent_zip import BOOT_PATH, MOUNT, PRELOAD
@@ -79,24 +79,12 @@ exit 0
 DEFAULTS = SchedulerSettings()
 
 
-class _Seen(TypedDict):
-    taken: frozenset[str]
-    has_unseen: bool
-
-
 @dataclass(frozen=True, slots=True)
 class Injection:
-    """A JSON patch."""
+    """A JSON patch; empty: nothing is changed, and a scheduler may still be attached live."""
 
-    patch: tuple[Json, ...]
-    lacks: str = ""  # what could not be done, and why
-
-
-@dataclass(frozen=True, slots=True)
-class Skip:
-    """Nothing is changed, and why; a scheduler may still be attached live."""
-
-    why: str
+    patch: tuple[Json, ...] = ()
+    lacks: str = ""  # what is not done, and why
 
 
 def refusal(holder: str, annotations: Mapping[str, str] | None) -> str:
@@ -108,7 +96,7 @@ def refusal(holder: str, annotations: Mapping[str, str] | None) -> str:
 def inject(
     pod: Mapping[str, Any], config_map: str, *, version: str,
     settings: SchedulerSettings = DEFAULTS,
-) -> Injection | Skip:  # fmt: skip
+) -> Injection:  # fmt: skip
     """
     Let a scheduler's pod load the agent, and start with the configuration that people want.
 
@@ -116,15 +104,15 @@ def inject(
         config_map: Holds the agent, in the pod's namespace.
         version: Of the agent, for the annotation that says what was done.
     """
-    why = objection(pod, SCHEDULER)
-    if why:
-        return Skip(why)
+    if why := objection(pod, SCHEDULER):
+        return Injection(lacks=why)
     at, container = _container(pod, SCHEDULER)
     path = f"/spec/containers/{at}"
     preload = _preload(container, path)
-    if isinstance(preload, Skip):
-        return preload
-    env = of_scheduler(settings, **_seen(container))
+    if isinstance(preload, str):
+        return Injection(lacks=preload)
+    taken, has_unseen = _seen(container)
+    env = of_scheduler(settings, taken, has_unseen=has_unseen)
     left_out = ", ".join(env.left_out)
     # What `preload` adds to no list of variables makes one.
     has_list = bool(container.get("env")) or any(p["path"] == f"{path}/env" for p in preload)
@@ -144,7 +132,7 @@ def inject(
 def inject_worker(
     pod: Mapping[str, Any], *, version: str, grace_s: int | None,
     settings: SchedulerSettings = DEFAULTS, hints: bool = False,
-) -> Injection | Skip:  # fmt: skip
+) -> Injection:  # fmt: skip
     """
     Give a worker's pod the time to hand over, and a `preStop` hook that has it do so.
 
@@ -154,16 +142,15 @@ def inject_worker(
         grace_s: The pod's new `terminationGracePeriodSeconds`; None: it keeps its own.
         hints: Whether autoscalers of machines are to leave its node alone, as long as it is there.
     """
-    why = objection(pod, WORKER)
-    if why:
-        return Skip(why)
+    if why := objection(pod, WORKER):
+        return Injection(lacks=why)
     spec = pod["spec"]
     at, container = _container(pod, WORKER)
     path, lifecycle = f"/spec/containers/{at}", container.get("lifecycle") or {}
     own_s = spec.get(_GRACE, DEFAULT_GRACE_S)
-    seen = _seen(container)
-    env = dict(of_worker(settings, **seen).variables)
-    if GRACE not in seen["taken"]:
+    taken, has_unseen = _seen(container)
+    env = dict(of_worker(settings, taken, has_unseen=has_unseen).variables)
+    if GRACE not in taken:
         env[GRACE] = str(own_s if grace_s is None else grace_s)
     patch = [*_set_variables(path, env, has_list=bool(container.get("env")))]
     if grace_s is not None:
@@ -231,10 +218,13 @@ def _mount(pod: Mapping[str, Any], at: int, config_map: str) -> Iterator[Json]:
     yield from _append(container, f"/spec/containers/{at}", "volumeMounts", mount)
 
 
-def _seen(container: Mapping[str, Any]) -> _Seen:
-    """Variables of a container: one of `env` beats one of `envFrom`, whose names we don't read."""
+def _seen(container: Mapping[str, Any]) -> tuple[frozenset[str], bool]:
+    """
+    Variables of a container, and whether it has others: one of `env` beats one of `envFrom`, whose
+    names we don't read.
+    """
     names = frozenset(str(e.get("name", "")) for e in container.get("env") or [])
-    return {"taken": names, "has_unseen": bool(container.get("envFrom"))}
+    return names, bool(container.get("envFrom"))
 
 
 def _set_variables(path: str, variables: Mapping[str, str], *, has_list: bool) -> Iterator[Json]:
@@ -251,7 +241,8 @@ def _set(path: str, value: Any, *, replaces: bool) -> Json:
     return {"op": "replace" if replaces else "add", "path": path, "value": value}
 
 
-def _preload(container: Mapping[str, Any], path: str) -> tuple[Json, ...] | Skip:
+def _preload(container: Mapping[str, Any], path: str) -> tuple[Json, ...] | str:
+    """How the agent is preloaded, or why it can't be."""
     # With --preload on the command line Dask ignores the configuration: the two are not merged.
     for field in ("args", "command"):
         words = container.get(field) or []
@@ -259,13 +250,13 @@ def _preload(container: Mapping[str, Any], path: str) -> tuple[Json, ...] | Skip
             end: Json = {"op": "add", "path": f"{path}/{field}/-"}
             return ({**end, "value": "--preload"}, {**end, "value": BOOT_PATH})
     if any("--preload" in w for w in command_line(container)):
-        return Skip("a shell command with --preload can't be extended safely")
+        return "a shell command with --preload can't be extended safely"
     env = container.get("env") or []
     for at, variable in enumerate(env):
         if variable.get("name") != PRELOAD:
             continue
         if "value" not in variable:
-            return Skip(f"{PRELOAD} comes from valueFrom and can't be extended")
+            return f"{PRELOAD} comes from valueFrom and can't be extended"
         value = str([*preloads(variable["value"]), BOOT_PATH])
         return ({"op": "replace", "path": f"{path}/env/{at}/value", "value": value},)
     return tuple(_append(container, path, "env", {"name": PRELOAD, "value": BOOT_PATH}))

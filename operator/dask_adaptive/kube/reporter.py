@@ -14,7 +14,6 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import msgspec
 
@@ -143,16 +142,9 @@ _LONGEST = 1000  # characters; the API server refuses more than 1,024
 COMPONENT = "dask-adaptive-operator"
 
 
-class Subject(NamedTuple):
-    """The object that an event is about."""
-
-    resource: Resource
-    meta: Meta
-
-
 @dataclass(frozen=True, slots=True)
 class News:
-    """What to tell of a subject."""
+    """What to tell of an object."""
 
     type: EventType
     reason: str
@@ -171,7 +163,7 @@ class EventPoster:
         self._counts: OrderedDict[str, int] = OrderedDict()
         self._instance = socket.gethostname()
 
-    async def post(self, about: Subject, news: News) -> None:
+    async def post(self, resource: Resource, about: Meta, news: News) -> None:
         name = self._name(about, news)
         count = self._counts.pop(name, 0) + 1
         if count > 1:
@@ -181,34 +173,33 @@ class EventPoster:
                 count = 1
         if count == 1:
             try:
-                body = self._body(about, news, name)
-                await self._api.create(EVENTS.path(about.meta.namespace), body)
+                body = self._body(resource, about, news, name)
+                await self._api.create(EVENTS.path(about.namespace), body)
             except AlreadyExists:  # from before the cache forgot it
                 await self._raise_count(about, name, count := 2)
         self._counts[name] = count
         if len(self._counts) > _REMEMBERED:
             self._counts.popitem(last=False)
 
-    async def _raise_count(self, about: Subject, name: str, count: int) -> None:
+    async def _raise_count(self, about: Meta, name: str, count: int) -> None:
         at = instant(self._wall_clock())
-        path = EVENTS.path(about.meta.namespace, name)
+        path = EVENTS.path(about.namespace, name)
         await self._api.patch(path, {"count": count, "lastTimestamp": at})
 
-    def _name(self, about: Subject, news: News) -> str:
-        meta, kind = about.meta, news.type.value
-        what = "\n".join([meta.uid, self._instance, kind, news.reason, news.message])
-        return f"{meta.name[:200]}.{hashlib.sha256(what.encode()).hexdigest()[:12]}"
+    def _name(self, about: Meta, news: News) -> str:
+        what = "\n".join([about.uid, self._instance, news.type.value, news.reason, news.message])
+        return f"{about.name[:200]}.{hashlib.sha256(what.encode()).hexdigest()[:12]}"
 
-    def _body(self, about: Subject, news: News, name: str) -> Json:
+    def _body(self, resource: Resource, about: Meta, news: News, name: str) -> Json:
         at = instant(self._wall_clock())
         return {
             **EVENTS.head,
-            "metadata": {"name": name, "namespace": about.meta.namespace},
+            "metadata": {"name": name, "namespace": about.namespace},
             "involvedObject": {
-                **about.resource.head,
-                "namespace": about.meta.namespace,
-                "name": about.meta.name,
-                "uid": about.meta.uid,
+                **resource.head,
+                "namespace": about.namespace,
+                "name": about.name,
+                "uid": about.uid,
             },
             "type": news.type.value,
             "reason": news.reason,
@@ -367,14 +358,14 @@ class KubeReporter:
 
     async def tell(self, events: Sequence[Event]) -> None:
         self._news.add(events)
-        about = Subject(POLICIES, self._policy.meta)
         while some := self._news.take():
             first = some[0]
             reason = f"Would{first.reason}" if first.would else str(first.reason)
             # One that cannot be posted (a quota, a namespace that goes away) is lost; the status
             # says the same and must not be lost with it.
             with contextlib.suppress(KubeError):
-                await self._events.post(about, News(first.type, reason, sentence(some)))
+                news = News(first.type, reason, sentence(some))
+                await self._events.post(POLICIES, self._policy.meta, news)
 
     async def history(self, decisions: Sequence[Decision]) -> None:
         await self._log.add(decisions)

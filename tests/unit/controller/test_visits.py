@@ -38,6 +38,7 @@ from dask_adaptive.model.reason import Reason
 from support import kube_objects as ko
 from support.agent_work import until
 from support.kube_operator import QuietLink
+from support.stored_api import StoredApi
 from support.tables import table
 
 NO_API: Any = None
@@ -291,14 +292,6 @@ async def test_who_is_to_rest_for_long_is_not_overdue(rest_s: float, later_s: fl
     await asyncio.gather(task, return_exceptions=True)
 
 
-class Consenting(Consent):
-    def __init__(self) -> None:
-        pass  # there is no API server to ask
-
-    async def refused_by_namespace(self, namespace: str) -> str:
-        return ""
-
-
 async def test_the_link_follows_the_scheduler_and_what_people_want() -> None:
     made: list[tuple[str, bool]] = []
 
@@ -309,7 +302,7 @@ async def test_the_link_follows_the_scheduler_and_what_people_want() -> None:
 
     world = ko.world_of(ko.cluster(), ko.service("10.0.0.1"))
     routes = Routes(NO_API, world)
-    consent = Consenting()
+    consent = Consent(StoredApi(ko.namespace()), lambda: 0.0)
     link = FollowingLink(ko.KEY, world=world, routes=routes, consent=consent, connect=connect)
     policy = Policy(ClusterRef("etl"), 1)
     await link.observe(policy)
