@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
 
 from dask_adaptive.backoff import heard
 from dask_adaptive.kube.annotated import (
@@ -57,7 +56,7 @@ LOOK_S = 20.0
 
 
 class AnnotatedPolicies:
-    """Runs while this process leads. `wall_clock` in seconds since 1970."""
+    """Runs while this process leads."""
 
     def __init__(
         self,
@@ -67,11 +66,9 @@ class AnnotatedPolicies:
         *,
         adopt: Adopt = Adopt.ANNOTATED,
         controller: str = DEFAULT_CONTROLLER,
-        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._world, self._api, self._events = world, api, events
         self._adopt, self._controller = adopt, controller
-        self._wall_clock = wall_clock
         self._dirty: set[ClusterKey] = set()
         self._changed = asyncio.Event()
         self._complaints: dict[ClusterKey, frozenset[Complain]] = {}
@@ -125,7 +122,7 @@ class AnnotatedPolicies:
             self._world.of(AutoscalerObject, key),
             adopt=self._adopt,
             controller=self._controller,
-            now=self._wall_clock(),
+            now=time.time(),
         )
         complaints = [step for step in todo if isinstance(step, Complain)]
         try:

@@ -166,7 +166,9 @@ class BudgetKeeper:
         else:
             pool, division = shared
             status = budget_status(pool, division.rows, self._waiting(budget, division, before))
-            ready = Condition(READY, True, Reason.RECONCILED, self._said(pool, division))
+            shared_by = f"{status.clusters} clusters share {pool.limits_said}"
+            said = f"{shared_by}; {status.waiting} groups wait"
+            ready = Condition(READY, True, Reason.RECONCILED, said)
         generation, now = budget.generation, instant(self._wall_clock())
         rows = stamped([ready], before.conditions, generation=generation, now=now)
         new: Json = encode(replace(status, generation=generation, conditions=rows))
@@ -184,11 +186,6 @@ class BudgetKeeper:
         waiting = [row.holder for row in division.rows if row.waits]
         self._since[budget.meta.uid] = {holder: known.get(holder, now) for holder in waiting}
         return self._since[budget.meta.uid]
-
-    def _said(self, pool: Pool, division: Division) -> str:
-        clusters = len({row.holder.cluster for row in division.rows})
-        waiting = sum(row.waits for row in division.rows)
-        return f"{clusters} clusters share {pool.limits_said}; {waiting} groups wait"
 
 
 def _workers(allowance: Allowance | None) -> int | None:

@@ -159,15 +159,12 @@ class Composer:
         routes: Routes,
         connect: Connect = connect,
         budgets: BudgetKeeper,
-        wall_clock: Callable[[], float] = time.time,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._budgets = budgets
         self._api, self._world, self._connect = api, world, connect
-        self._wall_clock, self._clock = wall_clock, clock
         self._routes = routes
-        self._consent = Consent(api, clock)
-        self.events = EventPoster(api, wall_clock)
+        self._consent = Consent(api, time.monotonic)
+        self.events = EventPoster(api, time.time)
 
     def govern(self, policy: PolicyObject, current: Callable[[], Policy | None]) -> Governed:
         """Set up one policy; `current` is what it is now, None while its spec makes no sense."""
@@ -175,7 +172,7 @@ class Composer:
             policy.key,
             api=self._api,
             world=self._world,
-            wall_clock=self._wall_clock,
+            wall_clock=time.time,
             manual_max_s=lambda: (current() or _DEFAULTS).pins.manual.max_duration_s,
             allowance=partial(self._budgets.allowed, policy.key),
         )
@@ -184,7 +181,7 @@ class Composer:
             api=self._api,
             world=self._world,
             events=self.events,
-            wall_clock=self._wall_clock,
+            wall_clock=time.time,
         )
         link = FollowingLink(
             policy.key, world=self._world, routes=self._routes, consent=self._consent,
@@ -194,7 +191,7 @@ class Composer:
             platform=platform,
             link=link,
             reporter=reporter,
-            clock=self._clock,
+            clock=time.monotonic,
             claim=partial(self._budgets.want, policy.key),
         )
         before = read_status(policy.status)

@@ -69,11 +69,10 @@ class LeaderLease:
         controller: str,
         identity: str,
         lead: Callable[[], Awaitable[None]],
-        timing: Timing = Timing(),
-        clock: Callable[[], float] = time.monotonic,
+        timing: Timing,
     ) -> None:
         self._api, self._namespace, self._identity = api, namespace, identity
-        self._lead, self._timing, self._clock = lead, timing, clock
+        self._lead, self._timing = lead, timing
         self._name = lease_name(controller)
         self._path = LEASES.path(namespace, self._name)
         self._seen = ("", "", 0.0)  # another holder; its last sign of life; when we saw that
@@ -88,7 +87,7 @@ class LeaderLease:
             raise NotLeading("this replica does not lead any more; whoever does looks again")
 
     def _is_late(self) -> bool:
-        return self._clock() - self._renewed_at >= self._timing.renew_deadline_s
+        return time.monotonic() - self._renewed_at >= self._timing.renew_deadline_s
 
     async def run(self) -> None:
         """
@@ -122,7 +121,7 @@ class LeaderLease:
             if done:
                 leading.result()  # an error there ends the process: better a restart than nobody
                 return
-            left_s = self._renewed_at + self._timing.renew_deadline_s - self._clock()
+            left_s = self._renewed_at + self._timing.renew_deadline_s - time.monotonic()
             try:
                 async with asyncio.timeout(max(left_s, 0.1)):
                     await self._try_to_hold()
@@ -134,7 +133,7 @@ class LeaderLease:
 
     async def _try_to_hold(self) -> bool:
         """Take or renew the lease. False: somebody holds it (`_lease` is None), or no answer."""
-        asked_at = self._clock()
+        asked_at = time.monotonic()
         try:
             try:
                 current = await self._api.get(self._path)
@@ -183,9 +182,9 @@ class LeaderLease:
             logger.info("%s holds the Lease %s: this replica waits", holder, where)
         sign = (holder, spec.get("renewTime") or "")
         if sign != self._seen[:2]:
-            self._seen = (*sign, self._clock())
+            self._seen = (*sign, time.monotonic())
         lasts_s = float(spec.get("leaseDurationSeconds") or self._timing.duration_s)
-        return self._clock() - self._seen[2] > lasts_s
+        return time.monotonic() - self._seen[2] > lasts_s
 
     def _spec(self, before: Json) -> Json:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

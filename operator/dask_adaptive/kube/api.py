@@ -170,21 +170,14 @@ if TYPE_CHECKING:
 
 
 class Rate:
-    """
-    So many calls a second, and so many at once after a rest; who comes too early waits.
+    """So many calls a second, and so many at once after a rest; who comes too early waits."""
 
-    Args:
-        clock: Monotonic seconds.
-    """
-
-    def __init__(
-        self, per_s: float, burst: int, *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._every_s, self._burst, self._clock = 1.0 / per_s, burst, clock
+    def __init__(self, per_s: float, burst: int) -> None:
+        self._every_s, self._burst = 1.0 / per_s, burst
         self._next_at = -math.inf  # when the next call were due, if they came evenly
 
     async def wait(self) -> None:
-        now = self._clock()
+        now = time.monotonic()
         due = max(self._next_at, now - self._every_s * (self._burst - 1))
         self._next_at = due + self._every_s
         if due > now:

@@ -298,9 +298,7 @@ class KubeReporter:
         world: World,
         events: EventPoster,
         wall_clock: Callable[[], float],
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._clock = clock
         self._policy, self._api, self._world = policy, api, world
         self._events, self._wall_clock = events, wall_clock
         self._news = EventQueue(wall_clock)
@@ -331,7 +329,7 @@ class KubeReporter:
         meta = self._policy.meta
         if new == self._before():
             return
-        left_s = self._again_at - self._clock()
+        left_s = self._again_at - time.monotonic()
         if left_s > 0:
             raise KubeError(f"the status is written in {left_s:.0f} s again: {self._why}")
         path = POLICIES.path(meta.namespace, meta.name, "status")
@@ -340,7 +338,7 @@ class KubeReporter:
         except (NotFound, Conflict):
             return  # deleted or made anew a moment ago: nobody is left to be told
         except KubeError as exc:
-            self._again_at = self._clock() + self._backoff.next_s(exc.retry_after_s)
+            self._again_at = time.monotonic() + self._backoff.next_s(exc.retry_after_s)
             self._why = str(exc)
             raise
         self._written = msgspec.json.encode(new)

@@ -217,18 +217,19 @@ class World:
 
     def unread(self, namespace: str | None = None) -> str:
         """Why nothing may be decided in a namespace (None: in at least one); empty if it may."""
-        return next((f"{s[0]} can't be read: {why}" for s, why in self._missing(namespace, "")), "")
+        missing = self._missing(namespace)
+        return next((f"{k} can't be read: {why}" for k, why in missing if not k.lost), "")
 
     def losses(self, namespace: str) -> tuple[str, ...]:
         """What is not seen, and so not done, in a namespace, with the reasons."""
         faults = self._faults[namespace]
         return tuple(
-            f"{s[0].lost}: {s[0]} can't be read ({why})"
-            for s, why in self._missing(namespace, None)
-            if s[0].lost
+            f"{kind.lost}: {kind} can't be read ({why})"
+            for kind, why in self._missing(namespace)
+            if kind.lost
         ) + tuple(
-            f"{_BY_TYPE[kind].lost}: {why}".removeprefix(": ")
-            for (kind, _), (cluster, why) in [*self._faults[""].items(), *faults.items()]
+            f"{_BY_TYPE[of].lost}: {why}".removeprefix(": ")
+            for (of, _), (cluster, why) in [*self._faults[""].items(), *faults.items()]
             if not cluster
         )
 
@@ -249,13 +250,10 @@ class World:
         every = [(namespace, list(faults)) for namespace, faults in list(self._faults.items())]
         return [(where, name) for where, faults in every for of, name in faults if of is kind.type]
 
-    def _missing(self, namespace: str | None, lost: str | None) -> Iterator[tuple[Scope, str]]:
-        for scope, why in self._unread.items():
-            kind, within = scope
-            if lost is not None and kind.lost != lost:
-                continue
-            if namespace is None or within is None or within == namespace:
-                yield scope, why
+    def _missing(self, namespace: str | None) -> Iterator[tuple[Kind, str]]:
+        for (kind, within), why in self._unread.items():
+            if namespace is None or within in (None, namespace):
+                yield kind, why
 
     def _tell_all(self, namespace: str | None) -> None:
         policies: Iterable[PolicyObject] = self._all[PolicyObject].values()
