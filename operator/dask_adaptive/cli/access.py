@@ -91,12 +91,7 @@ async def found(question: Awaitable[T]) -> T | None:
 def access_of(context: click.Context) -> Access:
     """Read the connection's options, those after the command's name first."""
     here, above = context.params, context.find_root().params
-
-    def value(name: str) -> str | None:
-        chosen: str | None = here.get(name) or above.get(name)
-        return chosen
-
-    return Access(*map(value, _CONNECTION))
+    return Access(*(here.get(name) or above.get(name) for name in _CONNECTION))
 
 
 def connection_options(function: Callable[..., Any]) -> Callable[..., Any]:

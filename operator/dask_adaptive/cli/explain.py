@@ -19,12 +19,7 @@ from dask_adaptive.cli.access import (
     output_option,
 )
 from dask_adaptive.cli.output import HEAD, Cell, aligned, dump, show
-from dask_adaptive.cli.status_view import (
-    NOT_LOOKED,
-    PolicyView,
-    fail_without_policy,
-    list_policies,
-)
+from dask_adaptive.cli.status_view import NOT_LOOKED, PolicyView, fail_without_policy, list_policies
 from dask_adaptive.cli.why import Live, Stay, answer, holds
 from dask_adaptive.kube.api import BUDGETS, CONFIG_MAPS, DEPLOYMENTS, EVENTS, PODS
 from dask_adaptive.kube.objects import CLUSTER_LABEL, parse_pod

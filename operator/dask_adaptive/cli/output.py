@@ -32,13 +32,11 @@ GOOD, BAD, ODD, FAINT, HEAD = "green", "red", "yellow", "dim", "bold"
 def dump(value: object, output: str) -> None:
     """For programs: as JSON or YAML."""
     text = json.dumps(value, indent=2)
-    click.echo(plain(_yaml(text) if output == "yaml" else text))
+    if output == "yaml":
+        import yaml
 
-
-def _yaml(text: str) -> str:
-    import yaml
-
-    return str(yaml.safe_dump(json.loads(text), sort_keys=False, allow_unicode=True)).rstrip()
+        text = yaml.safe_dump(json.loads(text), sort_keys=False, allow_unicode=True).rstrip()
+    click.echo(plain(text))
 
 
 def console() -> Console:

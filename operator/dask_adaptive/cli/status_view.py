@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
 from dask_adaptive.cli.access import NOTHING, fail
 from dask_adaptive.kube.api import POLICIES
 from dask_adaptive.kube.status_json import read_status
-from dask_adaptive.loop.status import Status
 from dask_adaptive.model.keys import default_group_of
 from dask_adaptive.model.policy import InvalidPolicy, Policy, parse_policy
 from dask_adaptive.model.scaling import AUTO_S, GroupBounds
@@ -25,17 +24,21 @@ def most_first(workers: Mapping[str, int]) -> list[str]:
     return [f"{n} {why}" for why, n in sorted(workers.items(), key=lambda row: (-row[1], row[0]))]
 
 
-@dataclass(frozen=True, slots=True)
 class PolicyView:
     """An AdaptivePolicy, with its status."""
 
-    body: Json
-    namespace: str
-    name: str
-    cluster: str
-    mode: str
-    rules: Policy | None  # None: nothing that this version can read
-    status: Status | None  # None: the operator has not processed it
+    def __init__(self, body: Json) -> None:
+        spec, meta, status = body["spec"], body["metadata"], body.get("status")
+        self.body = body
+        self.namespace: str = meta["namespace"]
+        self.name: str = meta["name"]
+        self.cluster: str = spec["clusterRef"]["name"]
+        self.mode: str = spec.get("mode", "Auto")
+        self.rules: Policy | None = None  # nothing that this version can read
+        with contextlib.suppress(InvalidPolicy):
+            self.rules = parse_policy(spec)
+        #: None: the operator has not processed it.
+        self.status = read_status(status) if status else None
 
     @property
     def bounds(self) -> dict[str, tuple[int, int]]:
@@ -72,22 +75,5 @@ def fail_without_policy(namespace: str | None, name: str | None) -> NoReturn:
 
 
 def views_of(bodies: Iterable[Json], name: str | None = None) -> list[PolicyView]:
-    chosen = (p for p in map(_policy_view, bodies) if name is None or p.is_of(name))
+    chosen = (p for p in map(PolicyView, bodies) if name is None or p.is_of(name))
     return sorted(chosen, key=lambda p: (p.namespace, p.name))
-
-
-def _policy_view(body: Json) -> PolicyView:
-    spec, meta, status = body["spec"], body["metadata"], body.get("status")
-    try:
-        rules = parse_policy(spec)
-    except InvalidPolicy:
-        rules = None
-    return PolicyView(
-        body=body,
-        namespace=meta["namespace"],
-        name=meta["name"],
-        cluster=spec["clusterRef"]["name"],
-        mode=spec.get("mode", "Auto"),
-        rules=rules,
-        status=read_status(status) if status else None,
-    )

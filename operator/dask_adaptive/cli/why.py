@@ -7,11 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from dask_adaptive.cli.status_view import (
-    NOT_LOOKED,
-    PolicyView,
-    most_first,
-)
+from dask_adaptive.cli.status_view import NOT_LOOKED, PolicyView, most_first
 from dask_adaptive.loop.status import HeldBy, Status, WorkerRow
 from dask_adaptive.loop.summary import pins_of, worker_row, worker_state
 from dask_adaptive.model.amounts import counted, format_bytes, format_duration, instant

@@ -6,20 +6,12 @@ import enum
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar, dataclass_transform
 
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import UNUSED, Quota, Use
 from dask_adaptive.model.scaling import NO_PAUSE, Allowance, Pause, Room
-
-if TYPE_CHECKING:
-    from typing_extensions import dataclass_transform
-else:
-
-    def dataclass_transform(**_):
-        return lambda decorator: decorator
-
 
 T = TypeVar("T")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
@@ -52,6 +51,9 @@ def policy(*conditions: Json, **status: Any) -> PolicyView:
     return views_of([body])[0]
 
 
+UNSEEN = {key: part for key, part in policy().body.items() if key != "status"}
+
+
 def condition(kind: str, status: str, reason: str) -> Json:
     return {"type": kind, "status": status, "reason": reason, "message": "so it is"}
 
@@ -99,8 +101,7 @@ CASES = [
     ("no-upstream", {"dask-kubernetes": []}, Level.WARNING, "was not found"),
     ("upstream-down", {"dask-kubernetes": [deployment("u", ready=0)]}, Level.ERROR, "0 of 1"),
     ("no-policy", {"policies": []}, Level.WARNING, "there is none in the namespace"),
-    ("not-looked-at", {"policies": [dataclasses.replace(policy(), status=None)]}, Level.ERROR,
-     "has not processed"),
+    ("not-looked-at", {"policies": views_of([UNSEEN])}, Level.ERROR, "has not processed"),
     *(
         (reason, {"policies": [policy(condition(kind, status, reason))]}, level,
          f"{kind}={status}, {reason}: so it is")
