@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dask_adaptive.loop.one_pass import ClusterLoop, PassResult
+from dask_adaptive.loop.one_pass import NO_STATUS, ClusterLoop, PassResult
 from dask_adaptive.loop.ports import Event, LinkError, PlatformError, Retired, Told
 from dask_adaptive.loop.status import Status
 from dask_adaptive.model import observed
@@ -137,15 +137,13 @@ class FakeCluster(SimulatedPorts):
             for number in list(worker.running):
                 self.cluster.finish(worker, number)
 
-    def start_operator(self, leaving: Sequence[str] = (), **known: Any) -> None:
+    def start_operator(self, before: Status = NO_STATUS, *, name: str = "") -> None:
         """Another process takes over; what it may know is as `ClusterLoop` takes it."""
-        self.loop = ClusterLoop(KEY, self.ports(), leaving, **known)
+        self.loop = ClusterLoop(KEY, self.ports(), before, name=name)
 
     def restart_operator(self) -> None:
         """Another process takes over, which knows what the policy's status says."""
-        status = self.statuses[-1] if self.statuses else Status()
-        leaving = [r.name for r in status.workers if r.state in {"Draining", "Drained", "Going"}]
-        self.start_operator(leaving, recycled=status.recycles, recent=status.recent)
+        self.start_operator(self.statuses[-1] if self.statuses else NO_STATUS)
 
     # The platform.
 

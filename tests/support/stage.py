@@ -165,7 +165,7 @@ class Watched(Watcher):
 
     def go_on(self) -> None:
         """A fresh operator takes over, which knows what the policy's status says."""
-        self.rehearsal.start_loop(self.status.leaving, self.status.recycles, self.status.recent)
+        self.rehearsal.start_loop(self.status)
 
     async def stop(self) -> None:
         """The operator is gone; what it saw last is no longer so."""

@@ -195,10 +195,7 @@ class Composer:
             claim=partial(self._budgets.want, policy.key),
         )
         before = read_status(policy.status)
-        loop = ClusterLoop(
-            policy.key, ports, before.leaving, recycled=before.recycles, recent=before.recent,
-            name=policy.meta.name, last=before.last_decision, idle=before.idle_times,
-        )  # fmt: skip
+        loop = ClusterLoop(policy.key, ports, before, name=policy.meta.name)
         return Governed(loop, link, reporter)
 
 

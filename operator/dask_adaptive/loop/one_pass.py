@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
 from dask_adaptive.loop.act import Attempts, StillUnused, act
 from dask_adaptive.loop.decisions import DecisionHistory, told
@@ -21,17 +20,17 @@ from dask_adaptive.loop.events import (
 from dask_adaptive.loop.join import JoinedWorkers, join
 from dask_adaptive.loop.ports import Event, LinkError, PlatformError, Ports
 from dask_adaptive.loop.status import Status
-from dask_adaptive.loop.summary import Calendar, recycles, status_of, wants_meters
+from dask_adaptive.loop.summary import Calendar, status_of, wants_meters
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import Note, ObservedCluster, ObservedScheduler, PlatformView
 from dask_adaptive.model.past import GroupPast, Past
-from dask_adaptive.model.plan import Claimed, Decision, DeleteCluster, Outcome, Plan
+from dask_adaptive.model.plan import Claimed, DeleteCluster, Outcome, Plan
 from dask_adaptive.model.policy import Mode, Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import RecyclePast
 from dask_adaptive.planner.capacity import READY_S
 from dask_adaptive.planner.caps import deletion
-from dask_adaptive.planner.context import IdleTime, PassContext
+from dask_adaptive.planner.context import PassContext
 from dask_adaptive.planner.memory import heard, remember
 from dask_adaptive.planner.plan import plan
 from dask_adaptive.planner.quotas import with_walltimes
@@ -48,6 +47,8 @@ STATUS_EVERY_S = 10.0
 
 #: They wait for so long for what is about to be decided of them.
 STATUS_AFTER_S = 5.0
+
+NO_STATUS = Status()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,45 +68,33 @@ class ClusterLoop:
     The passes over one cluster. Not reentrant: one pass at a time.
 
     Args:
-        leaving: Workers that an earlier process had on their way out, as the policy's status says.
-            Once they are missing, they explain why `replicas` is too high.
-        recycled: How many it had recycled, by reason, as the status says.
-        recent: When: seconds since 1970. They count for `maxPerHour`.
+        before: The policy's status as an earlier process has left it. Workers that it had on their
+            way out explain, once they are missing, why `replicas` is too high; what it replaced
+            within the hour counts for `maxPerHour`.
         name: Of the policy, for people; empty: the cluster's.
-        last: Its last decision, as the status says.
-        idle: What `idleTimeout: Auto` was made from, by group, as the status says.
     """
 
     def __init__(
-        self,
-        key: ClusterKey,
-        ports: Ports,
-        leaving: Iterable[str] = (),
-        *,
-        recycled: Mapping[Reason, int] = MappingProxyType({}),
-        recent: Iterable[float] = (),
-        name: str = "",
-        last: Decision | None = None,
-        idle: Mapping[str, IdleTime] = MappingProxyType({}),
+        self, key: ClusterKey, ports: Ports, before: Status = NO_STATUS, *, name: str = ""
     ) -> None:
         self._key, self._ports, self._name = key, ports, name or key.name
         groups = {
             group: GroupPast(arrival_s=known.start_s, starts=(known.start_s,))
-            for group, known in idle.items()
+            for group, known in before.idle_times.items()
             if known.start_s != READY_S  # else it may not have been measured
         }
-        recycle = RecyclePast(totals=dict(recycled))
-        self._past = Past(leaving=frozenset(leaving), groups=groups, recycle=recycle)
-        self._calendar, self._joined = Calendar(recent), JoinedWorkers()
+        recycle = RecyclePast(totals=before.recycles)
+        self._past = Past(leaving=frozenset(before.leaving), groups=groups, recycle=recycle)
+        self._calendar, self._joined = Calendar(before.recent), JoinedWorkers()
         self._status: Status | None = None  # as it was told last
         self._status_at = 0.0
-        self._untold = Status()
+        self._untold = NO_STATUS
         self._status_due_at = math.inf  # when that is to be written, if it was held back
         self._told = frozenset[Event]()
         self._attempts = Attempts(ports.clock)
         self._unanswered = 0  # questions in a row that the scheduler did not answer
         self._late: tuple[Note, ...] = ()  # heard while looking once more
-        self._chronicle = DecisionHistory(last)
+        self._chronicle = DecisionHistory(before.last_decision)
 
     async def one_pass(self, policy: Policy, generation: int = 0) -> PassResult:
         """
@@ -134,12 +123,14 @@ class ClusterLoop:
         self._past = remember(context, decided, outcomes, now=now)
         self._chronicle.note(observed, policy, decided, outcomes, now=now)
         await self._announce(observed, policy, decided)
-        recycled = recycles(self._past.recycle, self._calendar, observed, now=now, unheard=unheard)
+        recycle = self._past.recycle
         status = status_of(
-            observed, policy, decided, outcomes, now=now, before=self._status, recycles=recycled,
-            last=self._chronicle.last, idle=context.idle_times, generation=generation,
+            observed, policy, decided, outcomes, now=now, before=self._status,
+            recycled=recycle.totals, recent=self._calendar.dates(recycle.begun, observed, now),
+            unheard=unheard, last=self._chronicle.last, idle=context.idle_times,
+            generation=generation,
         )  # fmt: skip
-        aborts = events_of_aborts(self._past.recycle, before)
+        aborts = events_of_aborts(recycle, before)
         await self._report(observed, status, decided, outcomes, aborts)
         await self._chronicle.write(ports.reporter, now=now)
         until_s = decided.valid_until - ports.clock()

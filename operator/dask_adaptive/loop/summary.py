@@ -8,22 +8,15 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain, islice
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dask_adaptive.loop.conditions import conditions_of
 from dask_adaptive.loop.events import about
 from dask_adaptive.loop.join import owner
-from dask_adaptive.loop.status import (
-    GroupRow,
-    HeldBy,
-    SchedulerRow,
-    Status,
-    WorkerRow,
-    steady,
-)
+from dask_adaptive.loop.status import GroupRow, HeldBy, SchedulerRow, Status, WorkerRow, steady
 from dask_adaptive.model.observed import (
     Closing,
     ObservedCluster,
@@ -35,15 +28,11 @@ from dask_adaptive.model.observed import (
 from dask_adaptive.model.plan import Blocker, Decision, Delete, Outcome, Plan, Restart, Retire
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
-from dask_adaptive.model.recycle import Quota, Recycle, RecyclePast, Replacing
+from dask_adaptive.model.recycle import Recycle, Replacing
 from dask_adaptive.planner.context import IdleTime, scaled_groups
 from dask_adaptive.planner.groups import GroupWorkers, sort_workers
 from dask_adaptive.planner.leave import pinned
 from dask_adaptive.planner.plan import count_blockers
-
-#: So much of a quota used is reason to look again soon.
-NEARLY = 0.8
-
 
 #: What one status holds of each: an object of the API server should stay small. Rows are those of
 #: workers, and of pins.
@@ -52,20 +41,10 @@ MAX_ROWS, MAX_GROUPS, MAX_RECENT = 100, 50, 200
 #: Workers that are named in the row of a pin.
 MAX_NAMES = 10
 
+NONE: Mapping[Any, Any] = MappingProxyType({})
+
 #: Vetoes that are the normal life of a worker: counted, but worth no row.
 USUAL = frozenset({Reason.BUSY, Reason.IDLE_GRACE})
-
-
-@dataclass(frozen=True, slots=True)
-class Recycles:
-    """As the status tells it."""
-
-    totals: tuple[tuple[Reason, int], ...] = ()
-    recent: tuple[float, ...] = ()  # seconds since 1970, ascending
-    unheard: str = ""  # not empty: why the agent could not be told of limits
-
-
-NO_RECYCLES = Recycles()
 
 
 class Calendar:
@@ -89,20 +68,14 @@ class Calendar:
         self._at, self._recent = dict(begun), ()
         return tuple(sorted(instant for instant, _ in begun))
 
-    def dates(self, begun: Iterable[float], observed: ObservedCluster, now: float) -> list[float]:
-        """The same instants in whole seconds since 1970, none of them in the future."""
+    def dates(
+        self, begun: Iterable[float], observed: ObservedCluster, now: float
+    ) -> tuple[float, ...]:
+        """The last of these instants in whole seconds since 1970, none of them in the future."""
         if not observed.at:
-            return []
+            return ()
         self._at = {b: self._at.get(b) or float(math.floor(observed.at - (now - b))) for b in begun}
-        return sorted(self._at[b] for b in begun)
-
-
-def recycles(
-    past: RecyclePast, calendar: Calendar, observed: ObservedCluster, *, now: float, unheard: str
-) -> Recycles:
-    dates = calendar.dates(past.begun, observed, now)
-    totals = sorted(past.totals.items(), key=lambda item: item[0].value)
-    return Recycles(tuple(totals), tuple(dates[-MAX_RECENT:]), unheard)
+        return tuple(sorted(self._at[b] for b in begun)[-MAX_RECENT:])
 
 
 def wants_meters(view: PlatformView, policy: Policy) -> bool:
@@ -113,22 +86,11 @@ def wants_meters(view: PlatformView, policy: Policy) -> bool:
     return any(w.ends_at < math.inf for w in view.workers)
 
 
-def is_pressing(decided: Plan) -> bool:
-    """
-    Whether to look again soon: something is being replaced, or nearly used up.
-
-    Not what is due and waits for its turn, nor a lifetime: they take their time.
-    """
-    if any(r.state != "Due" for r in decided.replacing):
-        return True
-    return any(NEARLY < u.ratio < 1 and u.quota is not Quota.LIFETIME for u in decided.uses)
-
-
 def status_of(
     observed: ObservedCluster, policy: Policy, decided: Plan, outcomes: Sequence[Outcome],
-    *, now: float, before: Status | None = None, recycles: Recycles = NO_RECYCLES,
-    last: Decision | None = None, idle: Mapping[str, IdleTime] = MappingProxyType({}),
-    generation: int = 0,
+    *, now: float, before: Status | None = None, recycled: Mapping[Reason, int] = NONE,
+    recent: tuple[float, ...] = (), unheard: str = "", last: Decision | None = None,
+    idle: Mapping[str, IdleTime] = NONE, generation: int = 0,
 ) -> Status:  # fmt: skip
     """
     Render one pass. Two equal worlds give two equal values: no number in it counts time.
@@ -136,6 +98,9 @@ def status_of(
     Args:
         now: Seconds on the clock that stamped `before`.
         before: What was told last; ends of pins that have not really moved stay as told.
+        recycled: How many replacements have begun, by reason.
+        recent: When those for quotas did within the hour: `Calendar.dates`.
+        unheard: Why the agent could not be told of limits; empty: it was.
         generation: Of the spec that `policy` was read from.
     """
     scheduler = observed.scheduler
@@ -163,15 +128,15 @@ def status_of(
         workers=tuple(islice(_rows(observed, groups, decided, outcomes), MAX_ROWS)),
         groups=tuple(group_rows(groups, decided, idle))[:MAX_GROUPS],
         last_decision=last,
-        recycled=dict(recycles.totals),
-        recent=recycles.recent,
+        recycled=dict(sorted(recycled.items())),
+        recent=recent,
         scheduler=SchedulerRow(
             scheduler.distributed,
             scheduler.agent,
             scheduler.tls_secret,
             {str(relief.name): relief.state for relief in scheduler.relief},
         ),
-        conditions=conditions_of(observed, policy, decided, outcomes, unheard=recycles.unheard),
+        conditions=conditions_of(observed, policy, decided, outcomes, unheard=unheard),
     )
 
 

@@ -11,21 +11,20 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType, TracebackType
+from types import TracebackType
 
 from rich.console import Console
 from rich.live import Live
 
-from dask_adaptive.loop.one_pass import ClusterLoop, PassResult
+from dask_adaptive.loop.one_pass import NO_STATUS, ClusterLoop, PassResult
 from dask_adaptive.loop.ports import Event, LinkError, Platform, PlatformError, Ports, SchedulerLink
 from dask_adaptive.loop.status import Status
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.plan import Decision
 from dask_adaptive.model.policy import Policy
-from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.scaling import AUTO_S, MOST_S, GroupBounds
 from dask_adaptive.model.scheduler_settings import of_scheduler, of_worker
 from dask_adaptive.scheduler.calls import SchedulerCalls
@@ -124,17 +123,12 @@ class Rehearsal:
 
     async def history(self, decisions: Sequence[Decision]) -> None: ...
 
-    def start_loop(
-        self,
-        leaving: Iterable[str] = (),
-        recycled: Mapping[Reason, int] = MappingProxyType({}),
-        recent: Iterable[float] = (),
-    ) -> None:
+    def start_loop(self, before: Status = NO_STATUS) -> None:
         """
         Begin to pass over the cluster with no memory of any loop before: a fresh operator.
 
         Args:
-            leaving, recycled, recent: What it reads from the policy's status; see `ClusterLoop`.
+            before: The policy's status as it reads it; see `ClusterLoop`.
         """
         self.link = connect(
             self.address, attach=self._attach, governs=True, timeout_s=self._timeout_s
@@ -142,7 +136,7 @@ class Rehearsal:
         self._calls = SchedulerCalls(self.address, timeout_s=self._timeout_s)
         platform, link = self.wrap_ports(self.platform, self.link)
         ports = Ports(platform, link, self, time.monotonic)
-        loop = ClusterLoop(self.key, ports, leaving, recycled=recycled, recent=recent)
+        loop = ClusterLoop(self.key, ports, before)
         self._passes = asyncio.create_task(self._run(loop))
 
     async def stop_loop(self) -> None:

@@ -13,6 +13,7 @@ from dask_adaptive.kube.status_json import read_status, status_json
 from dask_adaptive.loop.decisions import HISTORY_EVERY_S, LastDecision, decisions, told
 from dask_adaptive.loop.one_pass import POLL_S
 from dask_adaptive.loop.ports import EventType, PlatformError, Told
+from dask_adaptive.loop.status import Status
 from dask_adaptive.model.observed import Demand, Leaving, ObservedCluster, Quiet
 from dask_adaptive.model.past import Past
 from dask_adaptive.model.plan import Decision, Outcome
@@ -165,7 +166,7 @@ def test_what_the_status_does_not_have_is_written_when_the_operator_stops() -> N
     fake.target = 3
     fake.steps(2)
     completed(fake.loop.flush())
-    fake.start_operator(last=fake.statuses[-1].last_decision)
+    fake.restart_operator()
     fake.target = 4
     fake.steps(2)
     completed(fake.loop.flush())
@@ -202,7 +203,7 @@ def test_the_last_decision_is_in_the_status_and_outlives_the_operator() -> None:
     written = status_json(fake.statuses[-1], before={}, now="2024-01-01T00:00:00Z")
     again = read_status(written).last_decision
     assert again is not None
-    fake.start_operator(name="nightly", last=again)
+    fake.start_operator(Status(last_decision=again), name="nightly")
     fake.steps(1)
     same = status_json(fake.statuses[-1], before=written, now="2024-01-01T00:01:00Z")
     assert written["lastDecision"] == same["lastDecision"]

@@ -11,8 +11,8 @@ from dask_adaptive.loop.act import Attempts, act
 from dask_adaptive.loop.conditions import conditions_of
 from dask_adaptive.loop.events import events_of_aborts, events_of_outcomes
 from dask_adaptive.loop.ports import EventType
-from dask_adaptive.loop.status import ABLE_TO_SCALE
-from dask_adaptive.loop.summary import Calendar, is_pressing, recycles
+from dask_adaptive.loop.status import ABLE_TO_SCALE, Status
+from dask_adaptive.loop.summary import Calendar
 from dask_adaptive.model.observed import Leaving, PlatformView
 from dask_adaptive.model.plan import Cancel, Outcome, Plan, Restart
 from dask_adaptive.model.policy import Policy
@@ -20,7 +20,6 @@ from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import (
     GroupRecycle,
     Quota,
-    QuotaUse,
     Recycle,
     RecyclePast,
     Replacing,
@@ -29,8 +28,7 @@ from dask_adaptive.model.recycle import (
 )
 from dask_adaptive.model.scaling import WorkerGroup
 from support.fake_cluster import EPOCH, W1, FakeCluster, completed
-from support.tables import table
-from support.worlds import GROUP, POLICY, busy, cluster, facts, pending
+from support.worlds import POLICY, busy, cluster, facts, pending
 
 SENTENCE = "21 of 20 runs"
 DUE = Replacing("a", Reason.TASK_QUOTA, SENTENCE, "Due")
@@ -147,42 +145,22 @@ def test_meters_are_asked_for_only_where_something_has_a_quota() -> None:
     assert [False, True, True, True] == fake.asked_meters
 
 
-@table(
-    "decided, expected",
-    nothing=(planned(), False),
-    waits_its_turn=(planned(DUE), False),
-    surging=(planned(dataclasses.replace(DUE, state="Surging")), True),
-    **{
-        f"{quota.value}-{ratio}": (planned(uses=(QuotaUse(GROUP, quota, ratio, "a"),)), expected)
-        for quota, ratio, expected in (
-            (Quota.TASKS, 0.79, False), (Quota.TASKS, 0.81, True), (Quota.TASKS, 1.2, False),
-            (Quota.LIFETIME, 0.95, False),
-        )
-    },
-)  # fmt: skip
-def test_when_to_look_again_soon(decided: Plan, expected: bool) -> None:
-    assert expected is is_pressing(decided)
-
-
 def test_recycles_of_an_earlier_operator_are_put_on_this_ones_clock_and_back() -> None:
     calendar = Calendar([1_000.0, 1_300.0, 9_999.0])
     begun = calendar.begun(PlatformView(at=1_500.0), now=70.0)
     world = dataclasses.replace(cluster([]), at=1_510.4)
-    past = RecyclePast(begun=(*begun, 75.0), totals={Reason.TASK_QUOTA: 3, Reason.LIFETIME: 1})
-    told = recycles(past, calendar, world, now=80.0, unheard="")
+    told = calendar.dates((*begun, 75.0), world, 80.0)
     later = dataclasses.replace(world, at=1_520.9)  # half a second more than our own clock says
 
     assert (-430.0, -130.0) == begun  # one that is yet to come is nonsense
     assert () == calendar.begun(PlatformView(at=1_500.0), now=71.0)
-    assert (1_000.0, 1_300.0, 1_505.0) == told.recent
-    assert ((Reason.LIFETIME, 1), (Reason.TASK_QUOTA, 3)) == told.totals
-    assert told == recycles(past, calendar, later, now=90.0, unheard="")
+    assert (1_000.0, 1_300.0, 1_505.0) == told
+    assert told == calendar.dates((*begun, 75.0), later, 90.0)
 
 
 def test_an_operator_that_starts_at_once_counts_what_has_just_begun() -> None:
     world = dataclasses.replace(cluster([]), at=1_500.9)
-    past = RecyclePast(begun=(80.0,))
-    told = recycles(past, Calendar(), world, now=80.0, unheard="").recent
+    told = Calendar().dates((80.0,), world, 80.0)
 
     assert (80.0 - 0.9,) == pytest.approx(Calendar(told).begun(PlatformView(at=1_500.9), now=80.0))
 
@@ -193,7 +171,7 @@ def test_an_operator_goes_on_counting_where_the_one_before_stopped(begun: list[i
     fake.occupy(1)
     fake.cluster.advance(1_000.0)
     policy: Policy = dataclasses.replace(POLICY, recycle=QUOTA)
-    fake.start_operator(recycled={Reason.TASK_QUOTA: 7}, recent=begun)
+    fake.start_operator(Status(recycled={Reason.TASK_QUOTA: 7}, recent=tuple(begun)))
     fake.steps(3, policy)
 
     assert 1 == len(fake.statuses)
