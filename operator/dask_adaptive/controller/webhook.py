@@ -7,7 +7,7 @@ import base64
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from aiohttp import web
 
@@ -106,13 +106,13 @@ class Injector:
         return outcome
 
     async def _patch(self, pod: Json, key: ClusterKey, role: str) -> Injection:
-        wishes = await self._wishes(key, fresh=role == SCHEDULER)
+        settings, hints = await self._wishes(key, fresh=role == SCHEDULER)
         if role == SCHEDULER:
             name = self._config.bundle.name
-            return inject(pod, name, version=__version__, settings=wishes.settings)
+            return inject(pod, name, version=__version__, settings=settings)
         return inject_worker(
             pod, version=__version__, grace_s=await self._grace(pod, key.namespace),
-            settings=wishes.settings, hints=wishes.hints and self._hints,
+            settings=settings, hints=hints and self._hints,
         )  # fmt: skip
 
     async def _cluster(self, namespace: str, name: str, *, fresh: bool) -> ClusterObject:
@@ -136,11 +136,11 @@ class Injector:
             return None
         return self._grace_s if group.grace_s is None else None
 
-    async def _wishes(self, key: ClusterKey, *, fresh: bool) -> Wishes:
+    async def _wishes(self, key: ClusterKey, *, fresh: bool) -> tuple[SchedulerSettings, bool]:
         """
-        What holds for a cluster. Fails open: where the policy can't be read or understood, nothing
-        but the defaults holds until the scheduler's next pod, and the policy's status says what
-        waits.
+        What holds for a cluster, and whether its workers' pods are annotated for autoscalers of
+        machines. Fails open: where the policy can't be read or understood, nothing but the defaults
+        holds until the scheduler's next pod, and the policy's status says what waits.
 
         Args:
             fresh: Ask the API server where the watch has told of no policy: one that is applied
@@ -150,14 +150,12 @@ class Injector:
         if fresh and not policies:
             policies = await self._asked(key)
         chosen = _chosen(policies)
-        if chosen is None:
-            return Wishes()
         try:
-            hints = disruption_of(chosen.spec).hints
-            return Wishes(scheduler_settings(chosen.spec), hints)
+            if chosen is not None:
+                return scheduler_settings(chosen.spec), disruption_of(chosen.spec).hints
         except InvalidPolicy as exc:
             logger.warning("Pod of %s gets defaults: %s", key, exc)
-            return Wishes()
+        return SchedulerSettings(), False
 
     async def _asked(self, key: ClusterKey) -> list[PolicyObject]:
         try:
@@ -180,13 +178,6 @@ def _where(request: Mapping[str, Any]) -> str:
     pod = request.get("object") or {}
     cluster = (pod.get("metadata", {}).get("labels") or {}).get(CLUSTER_LABEL, "?")
     return f"{request.get('namespace')}/{cluster}"
-
-
-class Wishes(NamedTuple):
-    """What holds for the pods of a cluster."""
-
-    settings: SchedulerSettings = SchedulerSettings()
-    hints: bool = False  # annotate workers' pods for autoscalers of machines
 
 
 def _chosen(policies: Sequence[PolicyObject]) -> PolicyObject | None:

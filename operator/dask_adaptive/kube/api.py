@@ -271,10 +271,6 @@ class KubeApi:
         return cls(api, timeout_s=timeout_s, dry_run=dry_run, rate=rate)
 
     @property
-    def host(self) -> str:
-        return str(self.configuration.host)
-
-    @property
     def configuration(self) -> Any:
         """How to reach the API server, as `kubernetes.client.Configuration` says it."""
         return self._client.configuration
@@ -423,7 +419,8 @@ class KubeApi:
             late = f"no answer to {request} within {self._timeout_s:g} s"
             raise ApiUnreachable(late) from exc
         except (aiohttp.ClientError, OSError) as exc:
-            raise ApiUnreachable(f"the API server at {self.host} can't be reached: {exc}") from exc
+            where = self.configuration.host
+            raise ApiUnreachable(f"the API server at {where} can't be reached: {exc}") from exc
 
     async def _opened(
         self, method: str, path: str, query: Mapping[str, str] | None, body: Json | None = None,

@@ -75,9 +75,6 @@ while ring; do sleep 1; done
 exit 0
 """
 
-#: Of a cluster without a policy.
-DEFAULTS = SchedulerSettings()
-
 
 @dataclass(frozen=True, slots=True)
 class Injection:
@@ -94,9 +91,8 @@ def refusal(holder: str, annotations: Mapping[str, str] | None) -> str:
 
 
 def inject(
-    pod: Mapping[str, Any], config_map: str, *, version: str,
-    settings: SchedulerSettings = DEFAULTS,
-) -> Injection:  # fmt: skip
+    pod: Mapping[str, Any], config_map: str, *, version: str, settings: SchedulerSettings
+) -> Injection:
     """
     Let a scheduler's pod load the agent, and start with the configuration that people want.
 
@@ -131,7 +127,7 @@ def inject(
 
 def inject_worker(
     pod: Mapping[str, Any], *, version: str, grace_s: int | None,
-    settings: SchedulerSettings = DEFAULTS, hints: bool = False,
+    settings: SchedulerSettings, hints: bool = False,
 ) -> Injection:  # fmt: skip
     """
     Give a worker's pod the time to hand over, and a `preStop` hook that has it do so.

@@ -127,7 +127,9 @@ def test_what_is_left_as_it_is(body: dict[str, Any], words: str) -> None:
 
 
 def test_a_workers_pod_is_no_scheduler() -> None:
-    assert Injection(lacks="not a Dask scheduler") == inject(worker(), "agent-cm", version="1.0")
+    found = inject(worker(), "agent-cm", version="1.0", settings=NOTHING)
+
+    assert Injection(lacks="not a Dask scheduler") == found
 
 
 # --- schedulers -------------------------------------------------------------------------------
