@@ -26,9 +26,9 @@ from dask_adaptive.cli.status_view import views_of
 from dask_adaptive.cli.why import Live
 from dask_adaptive.kube.api import EVENTS, POLICIES
 from dask_adaptive.kube.objects import parse_policy_object
-from dask_adaptive.kube.reporter import EventPoster, News
+from dask_adaptive.kube.reporter import EventPoster
 from dask_adaptive.kube.status_json import history_body, status_json, unable_json
-from dask_adaptive.loop.ports import EventType
+from dask_adaptive.loop.ports import Event, EventType
 from dask_adaptive.loop.status import READY, Condition, HeldBy, SchedulerRow, Status, WorkerRow
 from dask_adaptive.loop.summary import status_of
 from dask_adaptive.model.observed import Leaving, Pin, ReliefState, Serialized, SerializedFunction
@@ -249,11 +249,11 @@ def test_a_status_holds_none() -> None:
 async def test_an_event_holds_none() -> None:
     api = StoredApi(ko.namespace(), ko.policy())
     meta = parse_policy_object(ko.policy()).meta
-    news = News(EventType.WARNING, "Pinned", EVIL)
-    await EventPoster(api, lambda: 1.8e9).post(POLICIES, meta, news)
+    event = Event(EventType.WARNING, Reason.PINNED, EVIL)
+    await EventPoster(api, lambda: 1.8e9).post(POLICIES, meta, event)
 
-    (event,) = api.store.all(EVENTS)
-    assert HARMLESS == event["message"]
+    (written,) = api.store.all(EVENTS)
+    assert HARMLESS == written["message"]
 
 
 def test_yaml_for_programs_is_still_what_it_was(run: Callable[..., str]) -> None:

@@ -40,8 +40,8 @@ from dask_adaptive.kube.api import (
 )
 from dask_adaptive.kube.cache.world import World
 from dask_adaptive.kube.objects import MANAGED_BY, AutoscalerObject, ClusterObject, PolicyObject
-from dask_adaptive.kube.reporter import EventPoster, News
-from dask_adaptive.loop.ports import EventType
+from dask_adaptive.kube.reporter import EventPoster
+from dask_adaptive.loop.ports import Event, EventType
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.policy import DEFAULT_CONTROLLER
 from dask_adaptive.model.reason import Reason
@@ -193,7 +193,7 @@ class AnnotatedPolicies:
     ) -> None:
         """By events on the cluster, and on the autoscaler as long as there is one."""
         logger.info("DaskCluster %s: %s", cluster.key, message)
-        news = News(EventType.NORMAL, str(reason), message)
+        news = Event(EventType.NORMAL, reason, message)
         await self._events.post(CLUSTERS, cluster.meta, news)
         if autoscaler is not None:
             await self._events.post(AUTOSCALERS, autoscaler.meta, news)
@@ -202,7 +202,7 @@ class AnnotatedPolicies:
         new = complaints - self._complaints.get(cluster.key, frozenset())
         for complaint in sorted(new, key=lambda c: c.message):
             logger.warning("DaskCluster %s: %s", cluster.key, complaint.message)
-            news = News(EventType.WARNING, str(Reason.INVALID_SPEC), complaint.message)
+            news = Event(EventType.WARNING, Reason.INVALID_SPEC, complaint.message)
             await self._events.post(CLUSTERS, cluster.meta, news)
         if complaints:
             self._complaints[cluster.key] = complaints

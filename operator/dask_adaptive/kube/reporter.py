@@ -13,7 +13,7 @@ import socket
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import msgspec
 
@@ -142,15 +142,6 @@ _LONGEST = 1000  # characters; the API server refuses more than 1,024
 COMPONENT = "dask-adaptive-operator"
 
 
-@dataclass(frozen=True, slots=True)
-class News:
-    """What to tell of an object."""
-
-    type: EventType
-    reason: str
-    message: str
-
-
 class EventPoster:
     """
     Writes events. The same news about the same object is one Event whose count goes up.
@@ -163,8 +154,9 @@ class EventPoster:
         self._counts: OrderedDict[str, int] = OrderedDict()
         self._instance = socket.gethostname()
 
-    async def post(self, resource: Resource, about: Meta, news: News) -> None:
-        name = self._name(about, news)
+    async def post(self, resource: Resource, about: Meta, event: Event) -> None:
+        body = self._body(resource, about, event)
+        name = body["metadata"]["name"]
         count = self._counts.pop(name, 0) + 1
         if count > 1:
             try:
@@ -173,7 +165,6 @@ class EventPoster:
                 count = 1
         if count == 1:
             try:
-                body = self._body(resource, about, news, name)
                 await self._api.create(EVENTS.path(about.namespace), body)
             except AlreadyExists:  # from before the cache forgot it
                 await self._raise_count(about, name, count := 2)
@@ -186,24 +177,23 @@ class EventPoster:
         path = EVENTS.path(about.namespace, name)
         await self._api.patch(path, {"count": count, "lastTimestamp": at})
 
-    def _name(self, about: Meta, news: News) -> str:
-        what = "\n".join([about.uid, self._instance, news.type.value, news.reason, news.message])
-        return f"{about.name[:200]}.{hashlib.sha256(what.encode()).hexdigest()[:12]}"
-
-    def _body(self, resource: Resource, about: Meta, news: News, name: str) -> Json:
+    def _body(self, resource: Resource, about: Meta, event: Event) -> Json:
         at = instant(self._wall_clock())
+        reason = f"Would{event.reason}" if event.would else str(event.reason)
+        news = "\n".join([about.uid, self._instance, event.type.value, reason, event.message])
+        digest = hashlib.sha256(news.encode()).hexdigest()[:12]
         return {
             **EVENTS.head,
-            "metadata": {"name": name, "namespace": about.namespace},
+            "metadata": {"name": f"{about.name[:200]}.{digest}", "namespace": about.namespace},
             "involvedObject": {
                 **resource.head,
                 "namespace": about.namespace,
                 "name": about.name,
                 "uid": about.uid,
             },
-            "type": news.type.value,
-            "reason": news.reason,
-            "message": plain(news.message)[:_LONGEST],
+            "type": event.type.value,
+            "reason": reason,
+            "message": plain(event.message)[:_LONGEST],
             "count": 1,
             "firstTimestamp": at,
             "lastTimestamp": at,
@@ -357,13 +347,11 @@ class KubeReporter:
     async def tell(self, events: Sequence[Event]) -> None:
         self._news.add(events)
         while some := self._news.take():
-            first = some[0]
-            reason = f"Would{first.reason}" if first.would else str(first.reason)
+            event = replace(some[0], message=sentence(some))
             # One that cannot be posted (a quota, a namespace that goes away) is lost; the status
             # says the same and must not be lost with it.
             with contextlib.suppress(KubeError):
-                news = News(first.type, reason, sentence(some))
-                await self._events.post(POLICIES, self._policy.meta, news)
+                await self._events.post(POLICIES, self._policy.meta, event)
 
     async def history(self, decisions: Sequence[Decision]) -> None:
         await self._log.add(decisions)
