@@ -144,12 +144,7 @@ class Live:
         """List the pins, those that hold most first; without the scheduler those of the status."""
         if self.unknown:
             return list(self.policy.status.held_by) if self.policy.status else []
-        at = self.observed.at
-        found = [
-            HeldBy(*claim, tuple(sorted(held.workers)), len(held.workers), at + held.latest_s)
-            for claim, held in pins_of(self.observed).items()
-        ]
-        return sorted(found, key=lambda pin: (-pin.count, pin.source, pin.owner))
+        return pins_of(self.observed, now=self.observed.at)
 
     def date(self, at: float) -> str:
         """An instant of the scheduler's clock on the calendar."""

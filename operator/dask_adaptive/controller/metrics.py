@@ -230,8 +230,8 @@ def _pinned(result: PassResult) -> _Series:
 
 def _pin_ages(result: PassResult) -> _Series:
     ages: dict[tuple[str, ...], float] = {(source,): 0.0 for source in _SOURCES}
-    for claim, pin in pins_of(result.observed).items():
-        source = _known(claim.source, _SOURCES)
+    for pin in pins_of(result.observed, now=0.0):
+        source = _known(pin.source, _SOURCES)
         ages[source,] = max(ages.get((source,), 0.0), pin.for_s)
     return ages
 

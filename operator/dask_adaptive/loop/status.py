@@ -96,6 +96,12 @@ class HeldBy:
     #: Its latest possible end, with all renewals.
     until: Instant = math.inf  # in a pass on the loop's clock; moves only when it really has moved
     left_s: Annotated[float, LOCAL] = field(default=0.0, compare=False)  # from now, for any clock
+    for_s: Annotated[float, LOCAL] = field(default=0.0, compare=False)  # since it was first set
+
+    @property
+    def claim(self) -> tuple[str, str, str]:
+        """Which pin it is: no two rows have the same."""
+        return self.source, self.owner, self.reason
 
     def names(self, most: int = 3) -> str:
         """The first names, and how many more there are."""

@@ -6,12 +6,12 @@ that they hold, for the status and for metrics. Pure.
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from dask_adaptive.loop.conditions import conditions_of
 from dask_adaptive.loop.events import about
@@ -282,33 +282,26 @@ def worker_state(worker: ObservedWorker) -> str:
     return worker.retiring.word.capitalize() if worker.retiring else "Active"
 
 
-class Claim(NamedTuple):
-    """One pin: all leases of one owner for one reason."""
+def pins_of(observed: ObservedCluster, *, now: float) -> list[HeldBy]:
+    """
+    Every pin that holds a worker of the cluster now, those of strangers included: all leases of one
+    owner for one reason. Those that hold most come first.
 
-    source: str
-    owner: str
-    reason: str
-
-
-class Held(NamedTuple):
-    """What one pin holds. Times in seconds from now."""
-
-    workers: frozenset[str]
-    latest_s: float  # until it ends however often it is renewed
-    for_s: float  # since it was first set
-
-
-def pins_of(observed: ObservedCluster) -> dict[Claim, Held]:
-    """Every pin that holds a worker of the cluster now, those of strangers included."""
-    rows: dict[Claim, Held] = {}
+    Args:
+        now: On the clock on which their ends are told.
+    """
     at = observed.scheduler.at
-    for pin, workers in _holding(observed):
-        claim = Claim(pin.source, pin.owner, pin.reason)
-        held = Held(frozenset(workers), max(pin.latest, pin.until) - at, at - pin.since)
-        known = rows.get(claim, held)
-        latest_s, for_s = max(known.latest_s, held.latest_s), max(known.for_s, held.for_s)
-        rows[claim] = Held(known.workers | held.workers, latest_s, for_s)
-    return rows
+    found = defaultdict[tuple[str, str, str], list[tuple[Pin, list[str]]]](list)
+    for pin, names in _holding(observed):
+        found[pin.source, pin.owner, pin.reason].append((pin, names))
+    rows = []
+    for claim, leases in found.items():
+        workers = sorted({name for _, names in leases for name in names})
+        left_s = max(max(pin.latest, pin.until) for pin, _ in leases) - at
+        for_s = at - min(pin.since for pin, _ in leases)
+        held = HeldBy(*claim, tuple(workers), len(workers), now + left_s, left_s, for_s)
+        rows.append(held)
+    return sorted(rows, key=lambda row: (-row.count, row.claim))
 
 
 def _holding(observed: ObservedCluster) -> Iterable[tuple[Pin, list[str]]]:
@@ -333,21 +326,13 @@ def held_by(
     observed: ObservedCluster, before: Sequence[HeldBy], *, now: float
 ) -> tuple[HeldBy, ...]:
     """
-    The pins as rows of a status, in a stable order: those that hold most come first.
+    The pins as rows of a status, in a stable order.
 
     Args:
         before: The rows told last: an end that has not really moved stays as it was told.
     """
-    told = {(row.source, row.owner, row.reason): row.until for row in before}
-    rows = [
-        HeldBy(
-            *claim,
-            workers=tuple(sorted(held.workers)[:MAX_NAMES]),
-            count=len(held.workers),
-            until=steady(now + held.latest_s, told.get(claim)),
-            left_s=held.latest_s,
-        )
-        for claim, held in pins_of(observed).items()
-    ]
-    rows.sort(key=lambda row: (-row.count, row.source, row.owner, row.reason))
-    return tuple(rows[:MAX_ROWS])
+    told = {row.claim: row.until for row in before}
+    return tuple(
+        replace(row, workers=row.workers[:MAX_NAMES], until=steady(row.until, told.get(row.claim)))
+        for row in pins_of(observed, now=now)[:MAX_ROWS]
+    )
