@@ -95,7 +95,7 @@ class DecisionLog:
         try:
             self._read = await self._put(body, seen)
         except NotFound:  # somebody deleted it
-            self._read = await self._create(body)
+            self._read = await self._put(body, {})
         self._kept = kept
 
     async def _look(self) -> Json:
@@ -113,15 +113,11 @@ class DecisionLog:
         return found
 
     async def _put(self, body: Json, seen: Json) -> Json:
-        if not seen:
-            return await self._create(body)
-        meta = {**body["metadata"], "resourceVersion": seen["metadata"]["resourceVersion"]}
-        return await self._api.patch(self._path, {**body, "metadata": meta})
-
-    async def _create(self, body: Json) -> Json:
+        if seen:
+            meta = {**body["metadata"], "resourceVersion": seen["metadata"]["resourceVersion"]}
+            return await self._api.patch(self._path, {**body, "metadata": meta})
         try:
-            path = CONFIG_MAPS.path(self._policy.meta.namespace)
-            return await self._api.create(path, body)
+            return await self._api.create(CONFIG_MAPS.path(self._policy.meta.namespace), body)
         except AlreadyExists as exc:
             raise Conflict(str(exc), status=exc.status) from exc
 
