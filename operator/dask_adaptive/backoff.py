@@ -33,7 +33,7 @@ class Backoff:
 
 
 def said(exc: BaseException) -> str:
-    """What went wrong: the sentence of an error of ours, else also which error it is."""
+    """The message of an error of ours; of any other error its type, too."""
     return str(exc) if isinstance(exc, PlatformError) else repr(exc)
 
 

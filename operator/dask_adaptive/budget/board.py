@@ -34,7 +34,7 @@ class Holder(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What one worker group holds of a budget."""
+    """One worker group's holding of a budget."""
 
     holder: Holder
     size: tuple[float, ...]  # of one worker, by resource of the pool
@@ -45,7 +45,7 @@ class Holding:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """What is shared: an AdaptiveBudget, or the room of a ResourceQuota."""
+    """A shared amount: an AdaptiveBudget, or the room of a ResourceQuota."""
 
     name: str  # with its kind
     limits: Mapping[str, float]
@@ -81,7 +81,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What a group was allowed last, and since when it has been so much."""
+    """A group's last allowance, and the instant since which it has been so large."""
 
     allowed: int
     grown_at: float
@@ -90,7 +90,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """How one pool is divided; `grants` is the next one's memory."""
+    """The division of one pool; `grants` is the memory for the next one."""
 
     rows: tuple[Row, ...] = ()
     grants: Mapping[Holder, Grant] = field(default_factory=dict)

@@ -134,7 +134,7 @@ class _Filling:
         return round(self._given[i] * self._steps[i], 9)  # equal parts are equal numbers
 
     def _rise(self, most: Sequence[int], waiting: Sequence[int]) -> None:
-        """As far as one after the other would get before the first does not fit."""
+        """Raise claims one after the other until the first does not fit."""
         low, high = 0.0, max(most[i] * self._steps[i] for i in waiting)
         if self._is_within(high, most, waiting):
             low = high
@@ -172,7 +172,7 @@ class _Filling:
 
 
 def _dominant(claim: Contender, limits: Sequence[float]) -> float:
-    """What one worker is of the resource that it takes most of, over the claim's weight."""
+    """One worker's largest share of any resource, over the claim's weight."""
     pairs = zip(claim.size, limits, strict=True)
     parts = (size / limit if limit > 0 else math.inf for size, limit in pairs if size)
     return max(parts, default=0.0) / claim.weight

@@ -159,7 +159,7 @@ async def _try(question: Awaitable[T]) -> T | Missing:
 
 
 def _lease_path(operators: Sequence[Json] | Missing) -> str:
-    """Where the operator's Lease is, by its settings."""
+    """The path of the operator's Lease, by its settings."""
     settings = dict[str, str]()
     if not isinstance(operators, Missing) and operators:
         container = operators[0]["spec"]["template"]["spec"]["containers"][0]

@@ -71,7 +71,7 @@ async def link_to(api: KubeApi, key: ClusterKey, access: Access) -> AsyncIterato
 
 
 async def _transport(api: KubeApi, key: ClusterKey) -> tuple[str, Tls | None]:
-    """What the cluster's policy says, and with it the operator's default. Raises `TlsFailed`."""
+    """Protocol and TLS, by the cluster's policy and the operator's default. Raises `TlsFailed`."""
     try:
         listed = await found(api.list(POLICIES.path(key.namespace))) or []
         policy = next((p for p in map(parse_policy_object, listed) if p.key == key), None)

@@ -104,7 +104,7 @@ def command(
 
 
 async def _scopes(api: KubeApi, namespaces: tuple[str, ...], selector: str) -> Sequence[str | None]:
-    """What is to be listed: namespaces, or None for all at once."""
+    """The namespaces to list; None: all at once."""
     if not selector:
         return namespaces or (None,)
     found = await api.list(NAMESPACES.path(), selector=selector)

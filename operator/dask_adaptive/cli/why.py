@@ -72,7 +72,7 @@ class Stay(NamedTuple):
 
 
 class Hold(NamedTuple):
-    """What keeps a group from shrinking, or all groups."""
+    """A reason for which a group, or no group, shrinks."""
 
     group: str
     reason: str
@@ -168,7 +168,7 @@ def holds(status: Status) -> Iterator[Hold]:
 
 
 def _steps_up(status: Status) -> Iterable[tuple[str, str, str]]:
-    """What the groups say, and the steps of the last decision that raised the load's number."""
+    """Reasons of the groups, and steps of the last decision that raised the load's number."""
     yield from ((group.name, group.reason, group.message) for group in status.groups)
     if decision := status.last_decision:
         for step in decision.steps:
@@ -177,7 +177,7 @@ def _steps_up(status: Status) -> Iterable[tuple[str, str, str]]:
 
 
 def answer(status: Status | None) -> str:
-    """Whether workers are too many, and what keeps them, in one line."""
+    """One line: the number of workers that are not needed, and the reasons for which they stay."""
     if status is None:
         return NOT_LOOKED
     if status.reason in _NOT_SCALED:

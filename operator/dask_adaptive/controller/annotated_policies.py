@@ -92,7 +92,7 @@ class AnnotatedPolicies:
                 self._dirty.update(a.key for a in self._world.all(AutoscalerObject))
 
     async def _settle_all(self) -> bool:
-        """Whether all went well; what did not is dirty again."""
+        """True if all went well; a policy that failed is dirty again."""
         failed: set[ClusterKey] = set()
         while self._dirty:
             key = self._dirty.pop()

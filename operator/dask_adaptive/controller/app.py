@@ -125,7 +125,7 @@ class Operator:
         self._world.listen(self._annotated.on_change)
 
     def waits_for(self) -> str:
-        """What has to be read before all is served; empty: nothing."""
+        """The objects that must be read before all is served; empty: none."""
         return self._world.waits_for() or (
             self._certificate.waits_for() if self._certificate else ""
         )
@@ -147,7 +147,7 @@ class Operator:
             await until_one_ends(*going_on, self._lease.run(), self._stop.wait())
 
     def _watches(self) -> Iterator[Informer | KopfWatch]:
-        """What keeps the cache in step; each goes on by itself, whatever happens to the others."""
+        """The tasks that keep the cache in step; none depends on another."""
         by_people: dict[str | None, list[Scope]] = {}
         for scope in self._scopes:
             kind, namespace = scope

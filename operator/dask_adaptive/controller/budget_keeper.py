@@ -42,7 +42,7 @@ STATUS_EVERY_S = 5.0
 
 class BudgetKeeper:
     """
-    What all loops share: each tells what it would have, and sees what it may.
+    Divides budgets among the loops: each claims workers, and reads its allowance.
 
     Args:
         wake: Called with each cluster whose part has changed.
@@ -77,7 +77,7 @@ class BudgetKeeper:
             self._changed.set()
 
     def allowed(self, key: ClusterKey, group: str) -> Allowance | None:
-        """What a group may have; None: it shares nothing."""
+        """A group's allowance; None: it shares nothing."""
         holder = Holder(key, group)
         if holder not in self._seen:  # it is new, and must not grow before it has its part
             self.settle()

@@ -74,7 +74,7 @@ CRT, KEY, CA = "tls.crt", "tls.key", "ca.crt"
 
 @dataclass(frozen=True, slots=True)
 class WebhookSettings:
-    """Where the webhook's certificate is, and who is to trust it."""
+    """Places of the webhook's certificate, and of the configurations that trust it."""
 
     secret: str  # its name, in the operator's namespace
     host: str  # by which the API server calls the webhook: SERVICE.NAMESPACE.svc
@@ -113,7 +113,7 @@ class Pair:
         return cls(data, begins, ends, tuple(authorities), context)
 
     def objection(self, host: str) -> str:
-        """What an API server would say that calls this host and trusts ca.crt; empty: nothing."""
+        """The error of an API server that calls this host and trusts ca.crt; empty: none."""
         client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         asked, answered = ssl.MemoryBIO(), ssl.MemoryBIO()
         callee = self.context.wrap_bio(asked, answered, server_side=True)
@@ -240,7 +240,7 @@ class CertificateKeeper:
         self.context.sni_callback = self._offer
 
     def waits_for(self) -> str:
-        """What has to be known before the webhook is called; empty: nothing."""
+        """The facts that are missing before the webhook may be called; empty: none."""
         return "" if self._has_looked or self._serving else "the webhook's certificate"
 
     async def run(self) -> None:
@@ -332,7 +332,7 @@ class CertificateKeeper:
         return secret
 
     def _due(self, secret: Json) -> tuple[str, dict[str, str]]:
-        """What is to be written into the Secret, and why."""
+        """The data to write into the Secret, and the reason."""
         now, known = datetime.fromtimestamp(self._wall_clock(), UTC), self._serving
         try:
             pair = self._pair(secret)

@@ -155,7 +155,7 @@ class KopfWatch:
                 backoff.good()
 
     async def _can_read(self, scope: Scope, *, whole: bool) -> bool:
-        """Whether a scope can be listed; the world hears of it."""
+        """True if a scope can be listed; the world is informed."""
         kind, namespace = scope
         try:
             if whole:

@@ -175,12 +175,12 @@ class Metrics(Collector):
             yield gauge
 
     def render(self) -> bytes:
-        """What Prometheus reads. May run in a thread: with 1,000 clusters it takes a while."""
+        """The text for Prometheus. May run in a thread: with 1,000 clusters it takes a while."""
         return bytes(generate_latest(self.registry))
 
 
 class _Before:
-    """What an agent has counted in its session so far, so that a counter grows by what is new."""
+    """An agent's counts so far in its session, by which a counter grows."""
 
     def __init__(self, counter: Counter, words: Sequence[str]) -> None:
         self._counter, self._words = counter, words

@@ -63,7 +63,7 @@ class AgentConfig:
 
 
 class Consent:
-    """Whether people allow the agent in a namespace."""
+    """Permission for the agent in a namespace."""
 
     def __init__(self, api: KubeApi, clock: Callable[[], float], *, ttl_s: float = 30.0) -> None:
         self._api, self._clock, self._ttl_s = api, clock, ttl_s
@@ -71,7 +71,10 @@ class Consent:
         self._locks = WeakValueDictionary[str, asyncio.Lock]()  # while somebody waits for one
 
     async def refused(self, namespace: str, cluster: ClusterObject | None) -> str:
-        """Who refuses for a cluster (None: not known yet), or an empty text. Raises `KubeError`."""
+        """
+        The object that refuses for a cluster, or an empty text; None: not known yet. Raises
+        `KubeError`.
+        """
         if cluster is not None:
             own = {INJECT: cluster.note(INJECT) or ""}
             if by_itself := refusal(f"DaskCluster {cluster.meta.name}", own):

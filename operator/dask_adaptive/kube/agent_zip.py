@@ -80,7 +80,7 @@ async def dask_teardown(scheduler):
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """What is mounted into a scheduler."""
+    """The files that are mounted into a scheduler."""
 
     name: str  # of the ConfigMap; another content has another name
     zip: str  # base64

@@ -56,7 +56,7 @@ class Adopt(str, enum.Enum):
 
 def is_wished(cluster: ClusterObject, autoscaler: AutoscalerObject, adopt: Adopt) -> bool:
     """
-    Whether a DaskAutoscaler is to be taken over. Its own annotation goes before its cluster's.
+    True if a DaskAutoscaler is to be taken over. Its own annotation goes before its cluster's.
     Raises `InvalidPolicy`, which says how to mend it.
     """
     if adopt is Adopt.NEVER:
@@ -120,12 +120,12 @@ def _checked(spec: Json, words: Mapping[str, str], head: str = "") -> Json:
 
 
 def is_awake(autoscaler: AutoscalerObject, now: float) -> bool:
-    """Whether upstream may scale, now or before its rest could be made longer."""
+    """True if upstream may scale, now or before it can be suspended for longer."""
     return autoscaler.adopted_at is None or autoscaler.rests_until - now < MARGIN_S
 
 
 def at_rest(autoscaler: AutoscalerObject, now: float) -> bool:
-    """Whether upstream does nothing, and no run of it that began before is still under way."""
+    """True if upstream does nothing, and no run of it that began before is still under way."""
     if autoscaler.adopted_at is None or is_awake(autoscaler, now):
         return False
     return now - autoscaler.adopted_at >= SETTLE_S
@@ -133,7 +133,7 @@ def at_rest(autoscaler: AutoscalerObject, now: float) -> bool:
 
 def rest_of(autoscaler: AutoscalerObject, now: float) -> tuple[float, float] | None:
     """
-    What to write: until when upstream rests, and since when. None: it is written well.
+    The annotation to write: the end of upstream's suspension, and its start. None: it stands.
 
     A time that is too far ahead (a clock was wrong) is written anew, too: the bound that `REST_S`
     promises holds.
@@ -230,7 +230,7 @@ def steps(
     now: float = 0.0,
 ) -> list[Step]:
     """
-    What to do about a cluster's annotations and its DaskAutoscaler, in this order.
+    Steps for a cluster's annotations and its DaskAutoscaler, in order.
 
     A policy is made before upstream is put to rest, and removed before it is woken: in between,
     the policy waits (`kube.view`), so that there are never two who scale.
@@ -308,7 +308,7 @@ def _policy_steps(seen: _Seen, taken: AutoscalerObject | None, controller: str) 
 
 
 def _is_served(seen: _Seen, changes: Sequence[Step]) -> bool:
-    """Whether a policy scales the cluster once the changes are made."""
+    """True if a policy scales the cluster once the changes are made."""
     if seen.written:
         return len(seen.written) == 1 and seen.written[0].spec.get("mode") != Mode.ADVISE.value
     removed = sum(isinstance(step, Remove) for step in changes)

@@ -53,7 +53,7 @@ class Resource(NamedTuple):
 
     @property
     def head(self) -> Json:
-        """What each object of the kind, and each reference to one, begins with."""
+        """The first fields of each object of the kind, and of each reference to one."""
         return {"apiVersion": self.api_version, "kind": self.kind}
 
     def owner(self, name: str, uid: str) -> Json:
@@ -310,7 +310,7 @@ class KubeApi:
             query["continue"] = more
 
     async def text(self, path: str, query: Mapping[str, str] | None = None) -> str:
-        """What is not JSON: a pod's log, or what it answers through the API server."""
+        """Read text that is not JSON: a pod's log, or its answer through the API server."""
         return (await self._answer("GET", path, query)).decode()
 
     async def watch(

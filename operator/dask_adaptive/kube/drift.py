@@ -31,7 +31,7 @@ Pairs = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """What is compared of one container, in one spelling."""
+    """The compared fields of one container, in one spelling."""
 
     name: str
     image: str
@@ -46,7 +46,7 @@ Sketch = tuple[Container, ...]
 
 
 def sketch(pod_spec: Mapping[str, Any] | None) -> Sketch:
-    """What is compared of a pod spec. Those of equal workers are one object, to save memory."""
+    """The compared fields of a pod spec. Those of equal workers are one object, to save memory."""
     try:
         return _one_for_all(tuple(map(_container, listed((pod_spec or {}).get("containers")))))
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
@@ -67,7 +67,7 @@ def drifted(
     made_at: float,
 ) -> str:
     """
-    What differs, in a sentence; empty if nothing does, or if it is not sure.
+    One sentence about the difference; empty: there is none, or it is not sure.
 
     A Deployment that is younger than the last change of its group was made of that: what differs,
     somebody else has changed (a webhook, say), and would change again in the next one.

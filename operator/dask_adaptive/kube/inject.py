@@ -85,7 +85,7 @@ class Injection:
 
 
 def refusal(holder: str, annotations: Mapping[str, str] | None) -> str:
-    """Who forbids injection, if the annotations of this object do."""
+    """The object that forbids injection, if its annotations do."""
     word = (annotations or {}).get(INJECT, "").strip().lower()
     return f"{holder} is annotated {INJECT}={word}" if word in ("false", "no", "off") else ""
 
@@ -167,7 +167,7 @@ def inject_worker(
 
 
 def may_be_default(pod: Mapping[str, Any]) -> bool:
-    """Whether the pod's grace period may be Kubernetes' own, and nobody's wish."""
+    """True if the pod's grace period may be Kubernetes' default rather than somebody's wish."""
     own_s = pod["spec"].get("terminationGracePeriodSeconds", DEFAULT_GRACE_S)
     return bool(own_s == DEFAULT_GRACE_S)
 

@@ -55,7 +55,7 @@ def writing(metadata: Mapping[str, Any], annotation: str) -> tuple[float | None,
 
 
 def worker_spec_written_at(metadata: Mapping[str, Any]) -> float | None:
-    """When the pod spec in a DaskWorkerGroup was last written; None: nobody knows."""
+    """The instant at which a DaskWorkerGroup's pod spec was last written; None: unknown."""
     times = [
         read_instant(str(entry.get("time") or ""))
         for entry in metadata.get("managedFields") or []
@@ -118,7 +118,7 @@ def read_notes(
 
 
 def _bounded(written: Any) -> str:
-    """What an annotation says. One that is too long can't be read, and says so with its start."""
+    """The value of an annotation. One that is too long is replaced by an error with its start."""
     text = str(written).strip()
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
 
@@ -160,7 +160,7 @@ _HOW = '"true", a duration such as 4h or an instant such as 2026-01-31T18:00:00Z
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """What one annotation holds."""
+    """A pin or pause by one annotation."""
 
     note: Note
     until: float  # seconds since 1970; infinite: until it is taken back
@@ -174,7 +174,7 @@ class _Held:
 
 def pause_of(policy: Iterable[Note], cluster: Iterable[Note], *, now: float, since: Since) -> Pause:
     """
-    What the annotations of an AdaptivePolicy and its DaskCluster hold now.
+    The pause by annotations of an AdaptivePolicy and its DaskCluster.
 
     Fail safe: what can't be read pauses what it is about, until it is mended. An instant that has
     passed holds nothing, so a pause ends by itself.
@@ -221,7 +221,7 @@ _INSTANT = "an instant such as 2026-01-31T18:00:00Z"
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What people ask of one worker."""
+    """Requests by annotation for one worker."""
 
     recycle: str = ""  # not empty: it is to be replaced; who says so
     expires_at: float = math.inf  # seconds since 1970
@@ -250,7 +250,7 @@ def in_order(pod: Iterable[Note], deployment: Sequence[Note], above: Iterable[No
 
 def asked(notes: Sequence[Note], *, began_at: float, now: float, since: Since) -> Asked:
     """
-    What people ask of one worker.
+    Requests by annotation for one worker.
 
     Args:
         notes: Those that count, nearest first.

@@ -85,7 +85,7 @@ def handled_replicas(metadata: Mapping[str, Any]) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """What all objects have."""
+    """Metadata of an object."""
 
     namespace: str
     name: str
@@ -122,7 +122,7 @@ class PolicyObject:
 
     @property
     def managed(self) -> bool:
-        """Whether we made it, and keep it in step with what we made it from."""
+        """True if we made it, and keep it in step with its source."""
         return bool(self.managed_by)
 
     @property
@@ -137,7 +137,7 @@ class PolicyObject:
 
 
 class OfNoCluster:
-    """What is about no cluster in particular; the world finds those it concerns."""
+    """An object of no cluster in particular; the world finds those it concerns."""
 
     __slots__ = ()
     meta: Meta
@@ -240,7 +240,7 @@ class PodObject:
 
     @property
     def began_at(self) -> float:
-        """When its life began; what it waited for a node does not make it old."""
+        """The start of its life; time spent waiting for a node does not count."""
         return self.started_at or self.meta.created_at
 
     @property
@@ -293,7 +293,9 @@ def text_at(body: Any, *path: str) -> str:
 
 
 def as_text(value: Any) -> str:
-    """What other clusters' are sorted and compared with must be a text."""
+    """
+    Return a text. A value that is sorted and compared with those of other clusters must be one.
+    """
     if not isinstance(value, str):
         raise TypeError(f"a text is expected, not {value!r:.40}")
     return value

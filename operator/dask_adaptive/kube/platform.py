@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 class _SetTimes:
     """
-    When annotations were set.
+    Instants at which annotations were set.
 
     A manager's time moves with each of its writes to the object, so the earliest counts: else
     whoever annotates a cluster with anything would say `recycle: now` once more.
@@ -138,7 +138,7 @@ class KubePlatform:
         self._world.put(replace(known, replicas=replicas, meta=meta))
 
     async def _read_again(self, group: str) -> None:
-        """What the watch has not told yet, or would never tell if it is broken."""
+        """Read what the watch has not reported yet, or never will if it is broken."""
         try:
             body = await self._api.get(GROUPS.path(self._key.namespace, group))
         except NotFound:

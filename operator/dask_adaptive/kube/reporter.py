@@ -262,7 +262,7 @@ def _kind(event: Event) -> tuple[object, ...]:
 
 
 def sentence(events: Iterable[Event]) -> str:
-    """What is told of several events on the policy: each message once, after its workers."""
+    """Several events as one on the policy: each message once, after its workers."""
     named: dict[str, list[str]] = {}
     for event in events:
         named.setdefault(event.message, []).extend([event.worker] if event.worker else [])

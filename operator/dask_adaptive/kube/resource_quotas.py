@@ -95,7 +95,7 @@ def _room(
 
 
 def cost(name: str, shape: Shape) -> int:
-    """What a worker takes of a quota's resource, in thousandths."""
+    """A worker's cost of a quota's resource, in thousandths."""
     if name in _OBJECTS or name in _PODS:
         return _ONE
     if name in _BARE or name.startswith("hugepages-"):
@@ -105,7 +105,7 @@ def cost(name: str, shape: Shape) -> int:
 
 def _holds(scope: Scope, shape: Shape) -> bool:
     """
-    Whether a scope is about a pod.
+    True if a scope applies to a pod.
 
     One that we do not know is about none: then the API server may refuse a worker, which is seen.
 

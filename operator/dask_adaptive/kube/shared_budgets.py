@@ -168,7 +168,7 @@ def _with_pods(world: World, key: ClusterKey) -> Iterator[Holder]:
 
 
 def _taken(resource: str, shape: Shape) -> float:
-    """What one worker requests of a resource."""
+    """One worker's request of a resource."""
     return 1.0 if resource == WORKERS else cost(f"requests.{resource}", shape) / _ONE
 
 

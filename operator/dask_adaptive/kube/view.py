@@ -271,7 +271,7 @@ class ClusterLook:
 
 
 def conflict(world: World, key: ClusterKey, *, now: float) -> str:
-    """Who else scales the cluster, and how to mend it; empty if nobody does."""
+    """The other autoscaler of the cluster, and how to resolve it; empty: none."""
     policies = world.standing(PolicyObject, key)
     if len(policies) > 1:
         return (
@@ -294,7 +294,7 @@ def adopted(world: World, key: ClusterKey, *, now: float) -> AutoscalerObject | 
 
 
 def is_settling(world: World, key: ClusterKey, *, now: float) -> bool:
-    """Whether a policy was just made from a DaskAutoscaler that does not rest yet."""
+    """True if a policy was just made from a DaskAutoscaler that is not suspended yet."""
     return any(
         p.managed_by == BY_ADOPTION and not p.status for p in world.standing(PolicyObject, key)
     ) and any(not at_rest(a, now) for a in world.standing(AutoscalerObject, key))

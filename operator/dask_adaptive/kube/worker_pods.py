@@ -66,7 +66,7 @@ def command_line(container: Mapping[str, Any]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a quota has to know of a pod."""
+    """The part of a pod that a quota counts."""
 
     costs: Costs = ()
     best_effort: bool = True  # asks for no CPU and no memory
@@ -136,7 +136,7 @@ def at_least(template: Shape, made: Shape) -> Shape:
 
 
 def thousandths(quantity: Any) -> int:
-    """As `SetDefaults_ResourceList` does, rounded up to thousandths."""
+    """Round up to thousandths, as `SetDefaults_ResourceList` does."""
     return math.ceil(parse_quantity(quantity) * 1000)
 
 
@@ -233,7 +233,7 @@ def _from_words(text: str) -> dict[str, float]:
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, float]:
-    """As `dask.config.collect_env`: names of variables, and so of resources, in lower case."""
+    """Read resources as `dask.config.collect_env` does: names in lower case."""
     found: dict[str, float] = {}
     for name, value in environment.items():
         if name.upper() == _VARIABLE and name.startswith("DASK_"):
@@ -262,7 +262,7 @@ def _numbers(pairs: Iterable[tuple[Any, Any]]) -> dict[str, float]:
 
 
 def pod_waiting(pod: Mapping[str, Any]) -> str:
-    """What a pod waits for; empty if its containers run."""
+    """The reason for which a pod waits; empty: its containers run."""
     status = pod.get("status") or {}
     phase = status.get("phase", "Pending")
     if phase in ("Failed", "Succeeded"):
@@ -283,7 +283,7 @@ def pod_waiting(pod: Mapping[str, Any]) -> str:
 
 
 def gates_of(pod: Mapping[str, Any]) -> str:
-    """Who is yet to admit a pod, before anybody looks for a node: a queue such as Kueue's."""
+    """Scheduling gates of a pod, such as those of Kueue's queues."""
     gates = (pod.get("spec") or {}).get("schedulingGates") or ()
     return ", ".join(str(gate.get("name")) for gate in gates)
 
@@ -327,7 +327,7 @@ def deployment_waiting(deployment: Mapping[str, Any]) -> str:
 
 def deployment_refused(deployment: Mapping[str, Any]) -> str:
     """
-    Who refuses to let a Deployment's pod be made, and why; empty if nobody does.
+    The refusal of a Deployment's pod, and its reason; empty: none.
 
     The ReplicaSet controller goes on trying, less and less often.
     """

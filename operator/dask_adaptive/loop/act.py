@@ -44,7 +44,7 @@ class Attempts:
         self._known: dict[tuple[str, str], _Failed] = {}
 
     def waiting(self, action: Action) -> str:
-        """What an action failed of that is not to be tried again yet; empty if it may be."""
+        """The last error of an action that must not be tried again yet; empty: it may be."""
         known = self._known.get(_name(action))
         return known.why if known and self._clock() < known.until else ""
 

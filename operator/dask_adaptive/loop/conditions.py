@@ -40,7 +40,7 @@ def paused(policy: Policy, pause: Pause) -> Condition:
 
 
 def injected(scheduler: ObservedScheduler) -> Condition:
-    """Whether the agent is there, and which of its reliefs have failed."""
+    """Condition: the agent is there; names reliefs that have failed."""
     if scheduler.is_connected:
         failed = [f"{r.name} ({r.message})" for r in scheduler.relief if r.state == wire.R_FAILED]
         off = f"; off, stock code serves: {', '.join(failed)}" if failed else ""
@@ -53,7 +53,7 @@ def injected(scheduler: ObservedScheduler) -> Condition:
 
 
 def configured(scheduler: ObservedScheduler, policy: Policy) -> Condition:
-    """Whether the scheduler runs with the configuration that the policy asks for."""
+    """Condition: the scheduler runs with the configuration that the policy asks for."""
     if not policy.scheduler.config:
         return _condition(True, Reason.RECONCILED, "spec.scheduler.config is empty")
     if scheduler.problem is not None:
@@ -100,7 +100,7 @@ def conditions_of(
 
 
 def _watching(observed: ObservedCluster) -> Condition:
-    """Whether all is seen that is there; what is not costs a feature, and not the others."""
+    """Condition: every kind can be watched; one that cannot costs only its own feature."""
     if observed.losses:
         return Condition(st.WATCHING, False, Reason.UNREADABLE, "; ".join(observed.losses))
     return Condition(st.WATCHING, True, Reason.RECONCILED, "all that concerns the cluster is seen")
@@ -159,7 +159,7 @@ def _able(
 
 
 def _waiting(observed: ObservedCluster, policy: Policy) -> str:
-    """What exact quotas cost now: workers that take no tasks until they are replaced."""
+    """The present cost of exact quotas: workers that take no tasks until they are replaced."""
     quotas = [(g, policy.recycle_of(g.name)) for g in observed.groups]
     exact = [(g, r) for g, r in quotas if r.tasks.exact]
     spent = [has_spent(w, r) for g, r in exact for w in g.workers if w.is_connected]

@@ -50,7 +50,7 @@ HISTORY_EVERY_S = 60.0
 
 
 class LastDecision(NamedTuple):
-    """What was thought of one group last; another thought is news."""
+    """The last decision about one group; a different one is news."""
 
     desired: int
     word: str  # what limits or stops it, if anything
@@ -62,7 +62,7 @@ def decisions(
     outcomes: Sequence[Outcome],
 ) -> tuple[tuple[Decision, ...], Mapping[str, LastDecision]]:  # fmt: skip
     """
-    What is new in one pass: at most one decision for each group, none in an unchanged world; and
+    Decisions that are new in one pass: at most one for each group, none in an unchanged world; and
     the minds for the next pass, which begins with those that the last one left.
     """
     done = _by_group(outcomes, observed)
@@ -139,14 +139,14 @@ def _decision(plan: GroupPlan, outcome: str, observed: ObservedCluster) -> Decis
 
 
 def asked_by(plan: GroupPlan) -> str:
-    """Who is behind a number: the last stage that made it what it is says so."""
+    """The source of a number: the last stage that changed it."""
     step = next((s for s in reversed(plan.steps) if s.replicas == plan.desired), None)
     reason = plan.reason if step is None or plan.is_frozen else step.reason
     return _ASKED_BY.get(reason, plan.asked_by)
 
 
 def _unscaled(group: str, outcomes: Sequence[Outcome], observed: ObservedCluster) -> Decision:
-    """What was done to a group whose number is the user's: its workers are replaced."""
+    """Decisions about a group whose number is the user's: its workers are replaced."""
     seen = observed.group(group)
     there = len(seen.workers) if seen else 0
     replicas = seen.replicas if seen else 0
@@ -215,7 +215,10 @@ def told(
     name: str, observed: ObservedCluster, policy: Policy, decided: Plan, past: Past,
     decisions: Iterable[Decision],
 ) -> Told:  # fmt: skip
-    """What the page shows; `name` is the policy's, `decisions` are the last ones, oldest first."""
+    """
+    The content of the page; `name` is the policy's, `decisions` are the last ones, oldest
+    first.
+    """
     rows = tuple((d.at, d.group, d.reason.value, d.message) for d in decisions)
     can_grow = _can_grow(observed, policy, decided)
     arrivals = (past.of(group).arrival_s for group in can_grow)
@@ -253,7 +256,7 @@ def _said(worker: ObservedWorker, leaving: Mapping[str, str], held: Mapping[str,
 
 
 def _can_grow(observed: ObservedCluster, policy: Policy, decided: Plan) -> dict[str, int]:
-    """How many more workers of each group may still be asked for."""
+    """The number of workers of each group that may still be added."""
     if policy.mode is not Mode.AUTO or (is_paused(observed.pause) and observed.pause.scale_out):
         return {}
     bounds = {b.name: b for b in policy.bounds(observed.key.default_group)}

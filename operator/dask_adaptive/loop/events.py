@@ -39,7 +39,9 @@ _TOLD = frozenset({st.READY, st.INJECTED, st.SCHEDULER_CONFIGURED, st.WATCHING})
 
 
 def events_of_outcomes(outcomes: Sequence[Outcome]) -> Iterator[Event]:
-    """What was done, and what was refused or failed; each is about a worker or the policy."""
+    """
+    Events for actions that were done, refused, or failed; each is about a worker or the policy.
+    """
     for outcome in outcomes:
         worker = about(outcome.action)
         if isinstance(outcome.action, SetPin) and outcome.reason is Reason.INVALID_ANNOTATION:
@@ -59,7 +61,7 @@ def events_of_outcomes(outcomes: Sequence[Outcome]) -> Iterator[Event]:
 
 
 def events_of_notes(observed: ObservedCluster) -> Iterator[Event]:
-    """What has happened in the scheduler; each is about one worker, or the policy."""
+    """Events in the scheduler; each is about one worker, or the policy."""
     notes = observed.scheduler.notes
     if not notes:
         return

@@ -241,7 +241,7 @@ def _departing(
     terminating: Iterable[TerminatingPod],
     processes: Sequence[SchedulerWorker],
 ) -> Mapping[str, str]:
-    """What the processes of a worker that are about to end wait for."""
+    """By worker: the reason for which its terminating processes have not ended yet."""
     if not processes:
         return {}
     names = {w.name for w in workers}

@@ -53,7 +53,7 @@ NO_STATUS = Status()
 
 @dataclass(frozen=True, slots=True)
 class PassResult:
-    """What one pass saw, decided and did."""
+    """Observation, decisions and results of one pass."""
 
     observed: ObservedCluster
     plan: Plan
@@ -144,7 +144,7 @@ class ClusterLoop:
         self._ports.claim({})
 
     def _with_late(self, observed: ObservedCluster) -> ObservedCluster:
-        """What was heard while looking once more is told with what is heard now."""
+        """Add what was reported during the second look."""
         if not self._late:
             return observed
         notes, self._late = (*self._late, *observed.scheduler.notes), ()
@@ -287,7 +287,7 @@ def _pressing(status: Status) -> Iterator[object]:
 
 
 def _milestones(status: Status) -> object:
-    """What people and other programs wait for."""
+    """Changes that people and other programs wait for."""
     return (
         status.generation,
         status.scheduler,

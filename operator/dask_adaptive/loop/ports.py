@@ -26,7 +26,7 @@ class PlatformError(Exception):
 
 
 class PlatformUnread(PlatformError):
-    """What the platform says now is not known; nothing is decided before it is."""
+    """The platform's state is unknown; nothing is decided before it is read."""
 
 
 class LinkError(Exception):
@@ -47,7 +47,7 @@ class TlsFailed(LinkError):
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """What a client needs for a scheduler that takes TLS only, as PEM."""
+    """Certificates of a client for a scheduler that takes TLS only, as PEM."""
 
     ca: str  # who signs the scheduler's certificate
     certificate: str
@@ -55,7 +55,7 @@ class Tls:
 
 
 class Platform(Protocol):
-    """Where workers are: Kubernetes, or this machine."""
+    """The platform of the workers: Kubernetes, or this machine."""
 
     async def look(self) -> PlatformView:
         """Read all that is known of the cluster. Raises `PlatformError`."""
@@ -94,7 +94,7 @@ class Retired:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What the dashboard's page shows of the operator's decisions."""
+    """The operator's decisions on the dashboard's page."""
 
     policy: str = ""  # its name; empty: nothing is told
     message: str = ""  # of the last plan
@@ -180,7 +180,9 @@ class Event:
 
 
 class Reporter(Protocol):
-    """Who tells people. Called on edges only: an unchanged world causes no call."""
+    """
+    Reports status, events and history. Called on edges only: an unchanged world causes no call.
+    """
 
     async def status(self, status: Status) -> None: ...
 

@@ -61,7 +61,10 @@ class Calendar:
         self._at: dict[float, float] = {}
 
     def begun(self, view: PlatformView, now: float) -> tuple[float, ...]:
-        """What an earlier process began, on the clock of `now`; only the first call says it."""
+        """
+        Recycles begun by an earlier process, on the clock of `now`; only the first call
+        returns them.
+        """
         if not self._recent or not view.at:
             return ()
         begun = [(now - (view.at - at), at) for at in self._recent if at <= view.at]
@@ -79,7 +82,7 @@ class Calendar:
 
 
 def wants_meters(view: PlatformView, policy: Policy) -> bool:
-    """Whether anything has a quota: the policy, a group in it, or a worker that ends."""
+    """True if anything has a quota: the policy, a group in it, or a worker that ends."""
     every = (policy.recycle, *policy.group_recycle.values())
     if any(replace(recycle, max_per_hour=None) != Recycle() for recycle in every):
         return True
@@ -211,7 +214,7 @@ def _is_usual(worker: ObservedWorker) -> bool:
 
 
 def _in_order(groups: Sequence[GroupWorkers]) -> Iterator[ObservedWorker]:
-    """Those of whom there is most to say first: a status has room for so many."""
+    """Sort rows by importance: a status has room for a limited number."""
     rows = [(g.retiring, g.on_terminating_node, g.other, g.active, g.pending) for g in groups]
     for row in zip(*rows, strict=True):
         for workers in row:
@@ -272,7 +275,7 @@ def _row_of_unheld(worker: ObservedWorker, *, is_exposed: bool) -> tuple[Reason,
 
 
 def worker_state(worker: ObservedWorker) -> str:
-    """Where a worker stands, in one word: `WorkerRow.state`."""
+    """The state of a worker in one word: `WorkerRow.state`."""
     if worker.is_deleting:
         return "Going"
     if not worker.is_connected:

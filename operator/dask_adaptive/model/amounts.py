@@ -162,7 +162,7 @@ def read_instant(text: str) -> float | None:
 
 def end_of(text: str, since: float) -> float | None:
     """
-    When what lasts until an instant, or for a duration from `since` on, ends: seconds since 1970.
+    The end of an instant, or of a duration from `since` on, in seconds since 1970.
 
     Infinite for `true`. None: it is none of these, or ends after the year 9999, which nobody can
     write.

@@ -97,7 +97,7 @@ class Kind:
 
 @dataclass(frozen=True, eq=False)
 class Must:
-    """What holds for a value that has been read; `cel` and `schema` as those of a `Kind`."""
+    """A rule for a value that has been read; `cel` and `schema` as those of a `Kind`."""
 
     holds: Callable[[Any], bool]
     words: str

@@ -290,7 +290,7 @@ class ObservedScheduler:
 
 @row
 class PlacedWorker:
-    """What is known of a worker from its platform alone."""
+    """The platform's part of a worker."""
 
     name: str
     uid: str
@@ -340,7 +340,7 @@ class TerminatingPod:
 
 @dataclass(frozen=True, slots=True)
 class PlacedCluster:
-    """What is known of a cluster, but for its groups and workers, from its platform alone."""
+    """The platform's part of a cluster, without groups and workers."""
 
     found: bool = True
     conflict: str = ""  # somebody else scales this cluster: who, and how to mend it

@@ -178,7 +178,7 @@ class Blocker:
 
 
 class Claimed(NamedTuple):
-    """What a group would have, did it share no budget."""
+    """The workers that a group would have without a shared budget."""
 
     needed: int  # workers, for the load and its floors
     number: int  # with those that are only kept for a while

@@ -101,7 +101,7 @@ class Pins:
 
 @dataclass(frozen=True, slots=True)
 class Disruption:
-    """What is made of news about machines, and told to those who take them away."""
+    """Reactions to node signals, and hints for node autoscalers."""
 
     #: Drain drains workers at once when their node is cordoned or about to be removed
     #: (cluster-autoscaler, Karpenter, spot termination); Ignore does not. Needs an operator that
@@ -120,7 +120,7 @@ class Disruption:
 
 @dataclass(frozen=True, slots=True)
 class Retirement:
-    """How a worker leaves."""
+    """Settings for the retirement of a worker."""
 
     #: How long a worker may take to finish its tasks and hand over its results.
     grace_period_s: Seconds = 15 * 60.0

@@ -28,7 +28,7 @@ from dask_adaptive.model.spec import (
 
 
 class Quota(str, enum.Enum):
-    """What is rationed: the label of metrics, and the field of `spec.recycle`."""
+    """A rationed resource: the label of metrics, and the field of `spec.recycle`."""
 
     TASKS = "tasks"
     LIFETIME = "lifetime"
@@ -135,7 +135,7 @@ class FailureQuota(FailureLimit):
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """How a worker is replaced."""
+    """The way in which a worker is replaced."""
 
     #: Surge requests one more worker, waits until it is connected, and only then drains the old
     #: one. InPlace drains the worker and deletes its pod; its Deployment creates the next. Groups
@@ -198,7 +198,7 @@ class GroupRecycle:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How many workers of a group may be missing at once for such reasons."""
+    """The number of workers of a group that may be missing at once for such reasons."""
 
     #: Workers of a group; a percentage is rounded up. 0 forbids such replacements.
     workers: ListedWorkers
@@ -219,7 +219,7 @@ OpenFor = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """When workers may be replaced. No window at all: always."""
+    """A time window for replacements. No window at all: always."""
 
     #: When it opens, as five fields of cron.
     schedule: Cron
@@ -231,7 +231,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What a worker has used up; of several processes the highest of each."""
+    """A worker's use of its quotas; of several processes the highest of each."""
 
     runs: int = 0
     failures: int = 0
@@ -246,7 +246,7 @@ UNUSED = Use()
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What the agent is told of one Dask worker."""
+    """The limits of one Dask worker, for the agent."""
 
     runs: int = 0  # 0: no limit
     left_s: float = math.inf
@@ -269,7 +269,7 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the agent is to enforce by itself, between two passes: all of it, each time."""
+    """All limits that the agent enforces by itself between two passes."""
 
     workers: Mapping[str, Limit] = field(default_factory=dict)  # by Dask worker name
     profiles: tuple[Profile, ...] = ()
@@ -300,7 +300,7 @@ class Replacing:
 
 @dataclass(frozen=True, slots=True)
 class RecyclePast:
-    """What is remembered of quotas from pass to pass; less of it only delays."""
+    """The memory of quotas from pass to pass; less of it only delays."""
 
     begun: tuple[float, ...] = ()  # when recycles for quotas began, this hour; seconds of `now`
     totals: Mapping[Reason, int] = field(default_factory=dict)  # recycles begun, by reason

@@ -98,7 +98,7 @@ class RatePolicy:
 @dataclass(frozen=True, slots=True)
 class Direction:
     """
-    How fast the number may move one way.
+    Limits of the speed at which the number may move one way.
 
     Source:
         HorizontalPodAutoscaler (autoscaling/v2), HPAScalingRules.
@@ -225,7 +225,7 @@ class IdleAction(str, enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """What becomes of a cluster that nobody uses: no task at all, and no pin."""
+    """Rules for an unused cluster: one without any task or pin."""
 
     #: The cluster is unused when there has been no task at all, waiting, running or queued, for
     #: this long. Without it, this does not count.
@@ -254,7 +254,7 @@ class FallbackBehavior(str, enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
-    """What holds while the scheduler can't be asked. Workers are only ever added."""
+    """Rules while the scheduler does not answer. Workers are only ever added."""
 
     #: How many consecutive requests must fail before this applies.
     failure_threshold: Positive = 3
@@ -280,7 +280,7 @@ MaxWait = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class ShuffleWait:
-    """Whether a P2P shuffle that is about to begin waits for workers that are on their way."""
+    """Rules by which a P2P shuffle waits for workers that are on their way."""
 
     #: Auto lets a shuffle wait for workers before it begins for as long as that pays; Disabled
     #: never does.
@@ -291,7 +291,7 @@ class ShuffleWait:
 
 @dataclass(frozen=True, slots=True)
 class LoadTarget:
-    """How much work each worker is to have."""
+    """The amount of work that each worker is to have."""
 
     #: Target time to finish the queued work.
     duration_s: PositiveSeconds = 5.0
@@ -300,7 +300,7 @@ class LoadTarget:
 @dataclass(frozen=True, slots=True)
 class Pause:
     """
-    What people hold by annotation, on the policy or its cluster. Ends by itself where it says so.
+    A pause by annotation, on the policy or its cluster. Ends by itself where it says so.
 
     `problem` not empty: an annotation can't be read. It pauses all the same (when in doubt the
     worker stays), and this says how to mend it.
@@ -319,7 +319,7 @@ NO_PAUSE = Pause()
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """How many more workers of one group the namespace has room for."""
+    """The number of workers of one group that the namespace still has room for."""
 
     workers: int
     message: str  # what is short, in words: names the ResourceQuota
@@ -327,7 +327,7 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """How many workers one group may have of a budget that it shares."""
+    """The number of workers that one group may have of a shared budget."""
 
     workers: int
     message: str  # with whom it is shared, in words: names the budget

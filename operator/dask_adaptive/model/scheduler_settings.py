@@ -79,7 +79,7 @@ class Setting:
 
 
 def spelled(path: Path) -> Path:
-    """As Dask compares paths: `worker_ttl` and `worker-ttl` are the same."""
+    """Spell a path as Dask compares it: `worker_ttl` and `worker-ttl` are the same."""
     return tuple(part.replace("_", "-") for part in path)
 
 
@@ -121,7 +121,7 @@ _ALLOWED = (
 
 
 def _too_big(node: Mapping[Any, Any]) -> str:
-    """What is wrong with the whole, before time is spent on its parts; empty: nothing."""
+    """The error of the whole, before time is spent on its parts; empty: none."""
     try:
         size = len(json.dumps(node, ensure_ascii=False, skipkeys=True, default=str))
     except RecursionError:
@@ -220,14 +220,14 @@ class ReliefChoices:
 
     @property
     def chosen(self) -> dict[str, str]:
-        """Those with another choice than Auto, by their names in JSON."""
+        """Reliefs with another choice than Auto, by their names in JSON."""
         choices = {json_name(own): choice for own, choice in asdict(self).items()}
         return {name: choice for name, choice in choices.items() if choice != AUTO}
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerTls:
-    """What the scheduler is shown where it takes TLS only."""
+    """The certificates for a scheduler that takes TLS only."""
 
     #: A Secret in the policy's namespace, with ca.crt, tls.crt and tls.key in PEM. The operator
     #: needs the right to get it (the chart's scheduler.tls.secretNames). Read again every 30 s.
@@ -247,7 +247,7 @@ _PROTOCOL = Kind(
 
 @dataclass(frozen=True, slots=True)
 class SchedulerSettings:
-    """What a policy wants of the scheduler itself, and how it is spoken to."""
+    """A policy's settings for the scheduler, and for the connection to it."""
 
     #: Work that the agent does for the scheduler more cheaply than Dask itself. Auto does it where
     #: this release of distributed needs it, Disabled never; changes take effect at once.
@@ -431,10 +431,10 @@ def _canonical(name: str) -> str:
 
 
 def _overlap(one: str, other: str) -> bool:
-    """Whether one stands for a section that the other is in: their order would decide."""
+    """True if one path is a section that holds the other: their order would decide."""
     return one.startswith(f"{other}__") or other.startswith(f"{one}__")
 
 
 def _inherited(settings: Iterable[Setting]) -> str:
-    """As dask.config.serialize."""
+    """Serialize as `dask.config.serialize` does."""
     return base64.urlsafe_b64encode(json.dumps(nested(settings)).encode()).decode()

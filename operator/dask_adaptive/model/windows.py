@@ -1,4 +1,4 @@
-"""When workers may be replaced: cron schedules in time zones."""
+"""Time windows for replacements: cron schedules in time zones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dask_adaptive.model.recycle import Window
 
 def is_open(windows: Sequence[Window], at: float) -> bool:
     """
-    Whether workers may be replaced at an instant (seconds since 1970). No windows: always.
+    True if workers may be replaced at an instant (seconds since 1970). No windows: always.
 
     A window opens when its schedule says so, on the clocks of its zone, and stays open for its
     duration in real time, whatever is done to the clocks meanwhile. What is scheduled for a time
@@ -48,7 +48,7 @@ def _openings(_: Window) -> _Openings:
 
 
 def _state(window: Window, at: float) -> tuple[bool, float]:
-    """Whether a window is open, and when it closes or opens next."""
+    """Return whether a window is open, and when it closes or opens next."""
     known = _openings(window)
     if not known.last <= at < known.later:
         known.last, known.later = _last(window, at), _later(window, at)

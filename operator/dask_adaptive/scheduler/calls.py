@@ -108,7 +108,7 @@ class Comm:
 
 
 class _Failure(TypedDict, total=False):
-    """What any answer may be instead: `distributed.core.error_message`, or `wire.ErrorAnswer`."""
+    """An error instead of an answer: `distributed.core.error_message`, or `wire.ErrorAnswer`."""
 
     status: str
     exception_text: str
@@ -221,7 +221,7 @@ class SchedulerCalls:
 
 
 def _context(tls: Tls) -> ssl.SSLContext:
-    """As Dask's own clients: who the authority has signed is trusted, whatever its name."""
+    """A context like that of Dask's own clients: any certificate of the authority is trusted."""
     try:
         context = ssl.create_default_context(cadata=tls.ca)
         context.check_hostname = False
@@ -248,7 +248,7 @@ _TLS_ERRORS = (
 
 
 def _unreached(address: str, exc: OSError) -> LinkError:
-    """What kept a scheduler from being reached, and what to do where that is known."""
+    """The reason for which a scheduler was not reached, and the fix where one is known."""
     said = str(exc) or type(exc).__name__
     for sign, words in _TLS_ERRORS if isinstance(exc, ssl.SSLError) else ():
         if sign in said:

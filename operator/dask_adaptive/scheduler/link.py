@@ -424,7 +424,7 @@ class ReadOnlyLink:
 
 
 async def _asked(calls: SchedulerCalls, op: str, answer: Any, **request: Any) -> Any:
-    """What the agent says to one message; it must have said hello before."""
+    """The agent's answer to one message, after a hello."""
     found = await calls.call(op, answer, protocol=wire.PROTOCOL, **request)
     if found is None:
         raise AgentGone("the scheduler has been restarted without its agent")

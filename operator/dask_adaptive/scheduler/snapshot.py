@@ -135,7 +135,7 @@ class SnapshotReader:
         return True
 
     def observed(self, *, agent: str, version: str, at: float) -> ObservedScheduler:
-        """What is known by now, at this instant on our clock. Notes are told once."""
+        """The observation by now, at this instant on our clock. Notes are returned once."""
         parts = self._parts
         demand, totals, age_s = parts.get("demand"), parts["totals"], max(0.0, at - self._in(0))
         return ObservedScheduler(

@@ -137,7 +137,7 @@ def scopes_of(
     selector: str = "",
 ) -> tuple[Scope, ...]:
     """
-    What is to be watched.
+    The scopes to watch.
 
     Args:
         namespaces: None but these; empty: all.
@@ -192,11 +192,11 @@ class World:
         self._selects = any(kind.type is ServedNamespace for kind, _ in self._unread)
 
     def serves(self, namespace: str) -> bool:
-        """Whether a namespace has the labels of those that are served."""
+        """True if a namespace has the labels of those that are served."""
         return not self._selects or self.get(ServedNamespace, "", namespace) is not None
 
     def sees(self, scope: Scope) -> None:
-        """What the cache holds of a scope is in step again."""
+        """Mark the cache of a scope as in step."""
         if self._unread.pop(scope, ""):
             self._tell_all(scope[1])
 
@@ -221,7 +221,10 @@ class World:
         return next((f"{k} can't be read: {why}" for k, why in missing if not k.lost), "")
 
     def losses(self, namespace: str) -> tuple[str, ...]:
-        """What is not seen, and so not done, in a namespace, with the reasons."""
+        """
+        Kinds that cannot be seen in a namespace, and the features that are off for it, with
+        reasons.
+        """
         faults = self._faults[namespace]
         return tuple(
             f"{kind.lost}: {kind} can't be read ({why})"
@@ -243,7 +246,7 @@ class World:
         return next(found, "")
 
     def faults(self, kind: Kind) -> int:
-        """How many objects of a kind can't be read. May be called in a thread."""
+        """The number of objects of a kind that can't be read. May be called in a thread."""
         return len(self._faulty(kind))
 
     def _faulty(self, kind: Kind) -> list[_Where]:
@@ -439,5 +442,5 @@ def _where(body: Any) -> _Where:
 
 
 def _is_echo(new: Watched, old: Watched) -> bool:
-    """Whether it comes late, and tells of what we know already to be over."""
+    """True if a report comes late: a newer version is known."""
     return new.meta.uid == old.meta.uid and new.meta.version < old.meta.version
