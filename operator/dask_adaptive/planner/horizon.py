@@ -16,7 +16,6 @@ from dask_adaptive.model.plan import GroupPlan, Plan
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.windows import turns_at
 from dask_adaptive.planner.behavior import BLIND_S, window_of
-from dask_adaptive.planner.budgets import HOUR_S
 from dask_adaptive.planner.capacity import arrival_of, stepped_s
 from dask_adaptive.planner.caps import LONGEST_WAIT_S
 from dask_adaptive.planner.context import PassContext, scaled_groups
@@ -39,7 +38,7 @@ from dask_adaptive.planner.quotas import (
     own_margin_s,
     paced_over_s,
 )
-from dask_adaptive.planner.replace import GroupRecycling
+from dask_adaptive.planner.replace import HOUR_S, GroupRecycling
 
 #: No plan holds for less: a time that is rounded down must not have the same plan made for ever.
 TICK_S = 0.001

@@ -31,11 +31,11 @@ from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import RecyclePast
 from dask_adaptive.planner.behavior import BLIND_S, remembered
-from dask_adaptive.planner.budgets import HOUR_S
 from dask_adaptive.planner.capacity import SEEN_S, arrival_s, at_least_as_long, starts
 from dask_adaptive.planner.context import STARTS, PassContext
 from dask_adaptive.planner.groups import gap_of, with_worker_groups
 from dask_adaptive.planner.quotas import life_of, paced_over_s
+from dask_adaptive.planner.replace import HOUR_S
 
 #: A worker whose retirement was refused is not asked again for so long.
 REFUSED_S = 15.0

@@ -24,7 +24,6 @@ from dask_adaptive.model.policy import Mode
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Limits
 from dask_adaptive.model.scaling import GroupBounds, IdleAction
-from dask_adaptive.planner.budgets import RecycleContext, left_this_hour
 from dask_adaptive.planner.caps import (
     deletion,
     fallback_floor,
@@ -42,6 +41,8 @@ from dask_adaptive.planner.memory import changes_memory, renewed
 from dask_adaptive.planner.next_step import NextStep, next_step
 from dask_adaptive.planner.replace import (
     GroupRecycling,
+    RecycleContext,
+    left_this_hour,
     recycle_group,
     recycle_unscaled,
 )

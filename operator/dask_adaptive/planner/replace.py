@@ -11,53 +11,132 @@ within the budgets and counts as serving all the while; its pod is deleted, and 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 
 from dask_adaptive.model.amounts import format_duration
-from dask_adaptive.model.observed import ObservedWorker
+from dask_adaptive.model.observed import Clocks, ObservedGroup, ObservedWorker
+from dask_adaptive.model.past import Past
 from dask_adaptive.model.plan import Blocker, Cancel, Restart, Retire
 from dask_adaptive.model.reason import Reason
-from dask_adaptive.model.recycle import Replacing
-from dask_adaptive.planner.budgets import (
-    Headcount,
-    RecycleContext,
-    beats_pins,
-    count_heads,
-    first_allowed,
-    is_last_chance,
-)
+from dask_adaptive.model.recycle import Recycle, Replacing, StrategyType
+from dask_adaptive.model.windows import is_open
 from dask_adaptive.planner.context import PassContext
 from dask_adaptive.planner.groups import GroupWorkers, set_apart, sort_workers
-from dask_adaptive.planner.leave import ranked_pending, refused_lately
+from dask_adaptive.planner.leave import claims, ranked_pending, refused_lately
 from dask_adaptive.planner.quotas import (
     Assessment,
     RecycleCandidate,
     assess,
     has_spent,
+    own_margin_s,
     still_applies,
 )
 
+#: `maxPerHour` counts so far back.
+HOUR_S = 3600.0
 
-@dataclass(frozen=True, slots=True)
+#: A pod that is younger than its Deployment by more than this is not its first one.
+FIRST_POD_S = 30.0
+
+#: Why a worker waits: the word, and a sentence.
+Objection = tuple[Reason, str]
+
+
+@dataclass(frozen=True)
+class RecycleContext:
+    """One group in one pass, as everything that decides about its recycles sees it."""
+
+    context: PassContext
+    group: ObservedGroup
+    desired: int  # workers that shall serve; for groups that we do not scale, `replicas`
+    left: int  # recycles that maxPerHour still allows
+    is_scaled: bool  # its number of workers is ours to set
+
+    @cached_property
+    def clocks(self) -> Clocks:
+        return self.context.clocks
+
+    @cached_property
+    def recycle(self) -> Recycle:
+        return self.context.policy.recycle_of(self.group.name)
+
+    @cached_property
+    def is_open(self) -> bool:
+        """A window is, or there is none."""
+        return is_open(self.context.policy.disruption.windows, self.context.observed.at)
+
+    @cached_property
+    def aborted(self) -> Mapping[str, tuple[float, str]]:
+        """Workers whose replacement did not come: until when it is not tried again, and why."""
+        known = self.context.past.recycle.aborted
+        return {name: one for name, one in known.items() if one[0] > self.context.now}
+
+    @cached_property
+    def surges(self) -> bool:
+        """Replacements come first."""
+        return self.is_scaled and self.recycle.strategy.type is StrategyType.SURGE
+
+    @cached_property
+    def hold(self) -> str:
+        """Why no worker at all is to be replaced now: replacements do not come; else empty."""
+        return max(self.aborted.values(), default=(0.0, ""))[1] if self.surges else ""
+
+    def allowance(self, reason: Reason, total: int) -> float:
+        """
+        The number of `total` workers that may be missing for a reason: the smallest budget
+        counts.
+        """
+        budgets = self.context.policy.disruption.budgets
+        mine = [b for b in budgets if not b.reasons or reason in b.reasons]
+        return min((b.workers.of(total) for b in mine), default=math.inf)
+
+    @cached_property
+    def forbidden(self) -> frozenset[Reason]:
+        """For these workers never leave: a budget of none at all says so."""
+        return frozenset(r for r in Reason if r.replaces and self.allowance(r, 1) < 1)
+
+
+def left_this_hour(context: PassContext) -> int:
+    """
+    The number of workers in all groups that may still be replaced within the hour for their
+    quotas.
+    """
+    limit = context.policy.recycle.max_per_hour
+    workers = sum(len(g.workers) for g in context.observed.groups)
+    if limit is None:
+        return workers
+    begun = sum(context.now - at < HOUR_S for at in context.past.recycle.begun)
+    return max(0, limit.of(workers) - begun)
+
+
+@dataclass(slots=True)
 class GroupRecycling:
-    """The recycles of one group in this pass."""
+    """The recycles of one group in this pass: what drains already, then what is decided now."""
 
     at: RecycleContext
     assessment: Assessment
     workers: GroupWorkers
     heads: Headcount
     back: tuple[Cancel, ...]
-    retire: tuple[Retire, ...]
     restart: tuple[Restart, ...]
-    blockers: tuple[Blocker, ...]
-    rows: tuple[Replacing, ...]
-    storm: str
     left: int  # recycles that maxPerHour allows beyond those that are chosen
-    floors: Mapping[str, int]
-    waiting: frozenset[str]
-    aborting: Mapping[str, str]
-    is_contested: bool  # some are replaced, and others wait
+    aborting: dict[str, str]
+    rows: list[Replacing]
+    floors: dict[str, int]
+    waiting: set[str]
+    chosen: list[Chosen] = field(default_factory=list)
+    retire: list[Retire] = field(default_factory=list)
+    blockers: list[Blocker] = field(default_factory=list)
+    storm: str = ""
+
+    @property
+    def is_contested(self) -> bool:
+        """True if some are replaced, and others wait."""
+        is_complete = len(self.chosen) == len(self.assessment.due) and not self.blockers
+        return bool(self.chosen) and not is_complete
 
     @property
     def under_way(self) -> frozenset[str]:
@@ -89,14 +168,6 @@ def recycle_group(
     restarting, back = _settle_leaving(workers, failed, at)
     workers = set_apart(workers, restarting=restarting, back=[c.worker for c in back])
     heads = count_heads(workers, past, at.desired, at=at.clocks.platform)
-    selector = ReplacementSelector(workers, heads, at)
-    selector.choose(assessment.due)
-    surged = {c.worker.name for c in selector.chosen if c.by_surge}
-    workers = set_apart(workers, replaced=surged | selector.useless)
-    gate = BudgetGate(heads, at)
-    for chosen in selector.chosen:
-        gate.offer(chosen)
-    is_contested = len(selector.chosen) < len(assessment.due) or bool(gate.blockers)
     draining = [
         Replacing(w.name, w.retiring.reason, w.retiring.message, "Draining")
         for w in (*workers.retiring, *workers.restarting)
@@ -105,23 +176,17 @@ def recycle_group(
     floors = {r.worker: past.floors[r.worker] for r in draining if r.worker in past.floors}
     # Their replacement has gone again, or has not come yet.
     short = {n for n, f in floors.items() if heads.in_service < min(f, at.desired)}
-    return GroupRecycling(
-        at=at,
-        assessment=assessment,
-        workers=workers,
-        heads=heads,
-        back=back,
-        retire=tuple(gate.retire),
-        restart=_restarts(workers, at),
-        blockers=(*selector.blockers, *gate.blockers),
-        rows=(*draining, *selector.rows, *gate.rows),
-        storm=selector.storm,
-        left=max(0, selector.left),
-        floors={**floors, **gate.floors},
-        waiting=frozenset(gate.waiting | short),
-        aborting={**failed, **selector.aborting},
-        is_contested=bool(selector.chosen) and is_contested,
+    restart = _restarts(workers, at)
+    mine = GroupRecycling(
+        at, assessment, workers, heads, back, restart, at.left, failed, draining, floors, short
     )
+    useless = ReplacementSelector(mine).choose(assessment.due)
+    surged = {c.worker.name for c in mine.chosen if c.by_surge}
+    mine.workers = set_apart(workers, replaced=surged | useless)
+    gate = BudgetGate(mine)
+    for chosen in mine.chosen:
+        gate.offer(chosen)
+    return mine
 
 
 def _failed_drains(workers: GroupWorkers, at: RecycleContext) -> dict[str, str]:
@@ -213,8 +278,9 @@ class Chosen:
 class ReplacementSelector:
     """Selects the workers to replace now."""
 
-    def __init__(self, workers: GroupWorkers, heads: Headcount, at: RecycleContext) -> None:
-        self._heads, self._at = heads, at
+    def __init__(self, mine: GroupRecycling) -> None:
+        at, workers = mine.at, mine.workers
+        self._mine, self._at = mine, at
         self._active = {w.name: w for w in workers.active}
         #: Workers that can go without a replacement: it is there, or none is needed.
         # One that is paused could not take what another leaves behind.
@@ -226,26 +292,24 @@ class ReplacementSelector:
         self._hasty = self._surging = 0
         self._floors = at.context.past.floors
         self._is_still = not any(w.takes_tasks for w in workers.active)
-        self.left = at.left
         self._why_missing = why_missing(workers, at)
-        self.chosen: list[Chosen] = []
-        #: Wait their turn, and are of no use meanwhile: others are to take their places.
-        self.useless: set[str] = set()
-        self.blockers: list[Blocker] = []
-        self.rows: list[Replacing] = []
-        self.storm = ""
-        self.aborting: dict[str, str] = {}
+        self._useless: set[str] = set()
 
-    def choose(self, due: Sequence[RecycleCandidate]) -> None:
+    def choose(self, due: Sequence[RecycleCandidate]) -> set[str]:
         """
         The most urgent first, then those that take no tasks: to let one of them go costs no
         capacity, and as long as a cordoned one waits no other may be cordoned.
+
+        Returns:
+            Workers that wait for their turn, and are of no use meanwhile: others are to take their
+            places.
         """
         active = self._active.values() if due else ()
         idle = {w.name for w in active if not w.takes_tasks}
         # One number, not a tuple of three: there may be thousands.
         for one in sorted(due, key=lambda c: -4 * c.is_over - 2 * c.is_urgent - (c.worker in idle)):
             self._offer(one)
+        return self._useless
 
     def _offer(self, candidate: RecycleCandidate) -> None:
         worker = self._active.get(candidate.worker)
@@ -262,10 +326,14 @@ class ReplacementSelector:
             self._take(worker, one, by_surge=False)
 
     def _is_stormy(self, worker: ObservedWorker, candidate: RecycleCandidate) -> bool:
-        if candidate.is_manual or self.left > 0 or is_last_chance(worker, candidate, self._at):
+        if (
+            candidate.is_manual
+            or self._mine.left > 0
+            or is_last_chance(worker, candidate, self._at)
+        ):
             return False
         if candidate.is_over:
-            self.storm = (
+            self._mine.storm = (
                 f"as many workers were replaced within an hour as maxPerHour allows;"
                 f" next: {candidate.worker}, {candidate.message}"
             )
@@ -288,7 +356,7 @@ class ReplacementSelector:
         has_place = taken < self._slots
         has_failed = has_place and self._has_failed(worker)
         if has_place and has_failed:
-            self.aborting[worker.name] = self._why_missing
+            self._mine.aborting[worker.name] = self._why_missing
         if has_place and not has_failed:
             self._hasty += is_hasty
             self._surging += not is_hasty
@@ -302,7 +370,7 @@ class ReplacementSelector:
             message = f"{candidate.message}; waits for its turn (maxSurge)"
             self._wait(candidate, Reason.BUDGET_EXHAUSTED, message)
             if worker.process.is_paused:
-                self.useless.add(worker.name)
+                self._useless.add(worker.name)
 
     def _has_failed(self, worker: ObservedWorker) -> bool:
         """True if the replacement of a worker did not come in time."""
@@ -311,32 +379,27 @@ class ReplacementSelector:
         limit_s = at.recycle.strategy.ready_timeout_s
         if context.now - since < limit_s:
             return False
-        return self._heads.in_service - 1 < min(_floor_of(worker, self._heads, at), at.desired)
+        heads = self._mine.heads
+        return heads.in_service - 1 < min(_floor_of(worker, heads, at), at.desired)
 
     def _take(self, worker: ObservedWorker, candidate: RecycleCandidate, *, by_surge: bool) -> None:
         self._spare -= by_surge
-        self.left -= not candidate.is_manual
-        self.chosen.append(Chosen(worker, candidate, by_surge))
+        self._mine.left = max(0, self._mine.left - (not candidate.is_manual))
+        self._mine.chosen.append(Chosen(worker, candidate, by_surge))
 
     def _wait(self, candidate: RecycleCandidate, reason: Reason, message: str) -> None:
         if candidate.is_over:
             name = candidate.worker
-            self.blockers.append(Blocker(name, reason, message))
-            self.rows.append(Replacing(name, candidate.reason, candidate.message, "Due"))
+            self._mine.blockers.append(Blocker(name, reason, message))
+            self._mine.rows.append(Replacing(name, candidate.reason, candidate.message, "Due"))
 
 
 class BudgetGate:
     """Decides which of the selected workers may leave now; the most urgent come first."""
 
-    def __init__(self, heads: Headcount, at: RecycleContext) -> None:
-        self._heads, self._at = heads, at
-        self._begun = 0
-        self._missing = heads.missing
-        self.retire: list[Retire] = []
-        self.blockers: list[Blocker] = []
-        self.rows: list[Replacing] = []
-        self.floors: dict[str, int] = {}
-        self.waiting: set[str] = set()
+    def __init__(self, mine: GroupRecycling) -> None:
+        self._mine, self._heads, self._at = mine, mine.heads, mine.at
+        self._missing = mine.heads.missing
 
     def offer(self, chosen: Chosen) -> None:
         worker, candidate = chosen.worker, chosen.candidate
@@ -346,16 +409,16 @@ class BudgetGate:
             # be more than there is room for, and would hold the worker for ever. Each one that
             # connects from then on, for whatever reason, takes one place.
             floor = _floor_of(worker, self._heads, self._at)
-            self.floors[worker.name] = floor
-            others = self._heads.in_service - self._begun - 1
+            self._mine.floors[worker.name] = floor
+            others = self._heads.in_service - len(self._mine.retire) - 1
             is_ready = others >= min(floor, self._at.desired)
             if not is_ready:
-                self.waiting.add(worker.name)
+                self._mine.waiting.add(worker.name)
         begins = candidate.is_over and self._may_leave(worker, candidate, is_ready=is_ready)
         if begins:
             self._begin(worker, candidate)
         state = "Draining" if begins else ("Surging" if chosen.by_surge else "Due")
-        self.rows.append(Replacing(worker.name, candidate.reason, candidate.message, state))
+        self._mine.rows.append(Replacing(worker.name, candidate.reason, candidate.message, state))
 
     def _may_leave(
         self, worker: ObservedWorker, candidate: RecycleCandidate, *, is_ready: bool
@@ -364,24 +427,23 @@ class BudgetGate:
         if is_last_chance(worker, candidate, at):
             return True  # it is missing from then on, whatever is done now
         if (refusal := refused_lately(worker, context)) is not None:
-            self.blockers.append(Blocker(worker.name, *refusal))
+            self._mine.blockers.append(Blocker(worker.name, *refusal))
             return False
         allowed = at.allowance(candidate.reason, self._heads.base)
         if candidate.is_spent:
             # It is missing already. But others have to take the results of those that drain.
-            return is_ready and self._heads.draining + self._begun < max(1, allowed)
+            return is_ready and self._heads.draining + len(self._mine.retire) < max(1, allowed)
         if self._missing + worker.takes_tasks > allowed:
             missing = f"{self._missing} of {self._heads.base} are missing"
             message = f"{candidate.message}; {missing}, {allowed:.0f} may be (disruption.budgets)"
-            self.blockers.append(Blocker(worker.name, Reason.BUDGET_EXHAUSTED, message))
+            self._mine.blockers.append(Blocker(worker.name, Reason.BUDGET_EXHAUSTED, message))
             return False
         return is_ready or _is_at_once(candidate)
 
     def _begin(self, worker: ObservedWorker, candidate: RecycleCandidate) -> None:
-        self._begun += 1
         self._missing += worker.takes_tasks
         over_pins = beats_pins(candidate, self._at.recycle)
-        self.retire.append(
+        self._mine.retire.append(
             Retire(
                 worker.name, worker.dask_names, candidate.reason, candidate.message,
                 busy_ok=True, over_pins=over_pins,
@@ -406,3 +468,125 @@ def _is_at_once(candidate: RecycleCandidate) -> bool:
 def _floor_of(worker: ObservedWorker, heads: Headcount, at: RecycleContext) -> int:
     """The number of others that must serve before a worker leaves, unless fewer are desired."""
     return at.context.past.floors.get(worker.name, heads.in_service)
+
+
+# Disruption budgets, and other obstacles to the replacement of a worker
+
+
+@dataclass(frozen=True, slots=True)
+class Headcount:
+    """
+    One group's workers as budgets see them, like those of a PodDisruptionBudget.
+
+    `base` is what should be in service: workers that are wanted and were connected before. One
+    that was never connected is not missed, one that leaves for good is made up for by another.
+    """
+
+    base: int
+    in_service: int  # connected and not leaving, those that take no new tasks included
+    cordoned: int  # of them: kept from new tasks by their scheduler, for a quota
+    paused: int  # of the others: by themselves, or because they end too soon
+    draining: int  # to be replaced
+
+    @property
+    def missing(self) -> int:
+        """Workers that are missed now; negative: more serve than are needed."""
+        return self.base - (self.in_service - self.cordoned - self.paused)
+
+
+def count_heads(workers: GroupWorkers, past: Past, wanted: int, *, at: float) -> Headcount:
+    """
+    Args:
+        wanted: Workers that shall serve; for groups that we do not scale, as many as they ask for.
+        at: Seconds since 1970.
+    """
+    serving = (*workers.active, *workers.replaced)
+    away = sum(_was_connected(w, past, at) for w in workers.pending)
+    known = len(serving) + len(workers.restarting) + away
+    # One that left before its replacement had come is missed until as many serve as did then.
+    # Without a past each is: another may serve in its place, which is then not counted on.
+    leaving = (*workers.retiring, *workers.restarting)
+    left = [w.name for w in workers.retiring if w.is_replaced]
+    unsure = sum(name not in past.floors for name in left)
+    known = max([known + unsure, *(past.floors[n] for n in left if n in past.floors)])
+    processes = [w.process for w in serving]
+    return Headcount(
+        base=min(wanted, known),
+        in_service=len(serving),
+        cordoned=sum(p.cordon is not None for p in processes),
+        paused=sum((p.status == "paused" or p.too_short) and p.cordon is None for p in processes),
+        draining=sum(w.is_replaced and w.is_draining for w in leaving),
+    )
+
+
+def _was_connected(worker: ObservedWorker, past: Past, at: float) -> bool:
+    # Without a past, by its pod: one that is younger than its Deployment has come in the place of
+    # another. Upstream's Deployments make their first pod within seconds.
+    is_next_pod = worker.made_at + FIRST_POD_S < worker.pod_made_at < at
+    return bool(worker.terminating) or worker.name in past.seen or is_next_pod
+
+
+def first_allowed(
+    worker: ObservedWorker, candidate: RecycleCandidate, at: RecycleContext
+) -> RecycleCandidate | Objection:
+    """The first of a worker's reasons that allows its replacement; else the obstacle."""
+    first = _objection(worker, candidate, at)
+    if first is None:
+        return candidate
+    others = (c for c in candidate.rest if c.is_over == candidate.is_over)
+    return next((c for c in others if _objection(worker, c, at) is None), first)
+
+
+def _objection(
+    worker: ObservedWorker, candidate: RecycleCandidate, at: RecycleContext
+) -> Objection | None:
+    """Why a worker must not be replaced now for this reason, or None."""
+    reason, message = candidate.reason, candidate.message
+    if at.forbidden and reason in at.forbidden:
+        return Reason.BUDGET_EXHAUSTED, f"{message}; a budget of 0 forbids {reason}"
+    if reason is Reason.DRIFTED and not at.is_scaled:
+        # Its Deployment would have to go, and upstream to be told by two changes of `replicas`
+        # that it is to make another: an operator that dies between them leaves a smaller group.
+        return Reason.DRIFTED, f"{message}; only the default group is rolled out automatically"
+    if worker.is_pinned and not (
+        beats_pins(candidate, at.recycle)
+        and all(p.source != "shuffle" for p in worker.process.pins)
+    ):
+        return Reason.PINNED, f"{message}; pinned by {', '.join(sorted(claims(worker)))}"
+    if worker.process.actors:
+        return Reason.HOLDS_ACTORS, f"{message}; holds actors, which cannot be moved"
+    # Windows, minAge and back-offs keep workers in service: one that is spent is not.
+    return None if candidate.is_spent else _untimely(worker, candidate, at)
+
+
+def _untimely(
+    worker: ObservedWorker, candidate: RecycleCandidate, at: RecycleContext
+) -> Objection | None:
+    message, aborted = candidate.message, at.aborted
+    why = aborted[worker.name][1] if worker.name in aborted else at.hold
+    # Who asks by hand may have mended what was wrong: that is tried at once.
+    is_held = not candidate.is_manual or worker.name in aborted
+    if why and is_held and not is_last_chance(worker, candidate, at):
+        return Reason.RECYCLE_ABORTED, why
+    # Somebody wants it now: neither windows nor minAge hold it. (Drift is rolled out in windows.)
+    if candidate.is_urgent or candidate.reason is Reason.RECYCLE_REQUESTED:
+        return None
+    if not at.is_open:
+        return Reason.NOT_YET, f"{message}; waits for a window (disruption.windows)"
+    least_s = at.recycle.min_age_s
+    if at.clocks.pod_age_s(worker) < least_s:
+        least = format_duration(least_s)
+        return Reason.NOT_YET, f"{message}; its pod is younger than {least} (minAge)"
+    return None
+
+
+def beats_pins(candidate: RecycleCandidate, recycle: Recycle) -> bool:
+    """True if pins of people and of code do not count."""
+    return candidate.reason is Reason.MEMORY_HARD and recycle.memory.override_pins
+
+
+def is_last_chance(worker: ObservedWorker, candidate: RecycleCandidate, at: RecycleContext) -> bool:
+    """True if its process is about to end whatever we do: its results must be copied by then."""
+    is_about_end = candidate.reason is Reason.LIFETIME
+    margin_s = own_margin_s(worker, at.recycle.lifetime, at.clocks)
+    return is_about_end and at.clocks.ends_in_s(worker) <= margin_s
