@@ -9,7 +9,6 @@ from dataclasses import replace
 
 from dask_adaptive.model.observed import (
     Deleting,
-    ObservedCluster,
     ObservedGroup,
     ObservedWorker,
     Retiring,
@@ -27,7 +26,6 @@ from dask_adaptive.model.plan import (
     Retire,
     SetReplicas,
 )
-from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import RecyclePast
 from dask_adaptive.planner.behavior import BLIND_S, remembered
@@ -49,8 +47,8 @@ def remember(
     context: PassContext, decided: Plan, outcomes: Sequence[Outcome], *, now: float
 ) -> Past:
     """The past as the next pass should see it. A scheduler that started anew has none."""
-    observed, policy, past = context.observed, context.policy, context.past
-    if observed.group(observed.key.default_group) is None or not observed.scheduler.is_connected:
+    observed, past = context.observed, context.past
+    if observed.group(context.default_group) is None or not observed.scheduler.is_connected:
         # Without an answer nothing new is known; what was is kept, so that a short outage does
         # not lengthen the window, and a long one ends with recommendations too old to count.
         return past
@@ -67,7 +65,7 @@ def remember(
     inside = {name for pod in observed.terminating for name in pod.dask_names}
     told = {name for a in done if isinstance(a, Leave) for name in a.dask_names}
     past = replace(
-        remember_recycles(past, observed, policy, decided, outcomes, now=now),
+        _with_recycles(context, decided, done),
         heard_at=now,
         groups=groups,
         refusals=_refusals(past, outcomes, now=now),
@@ -252,22 +250,19 @@ _ASKED = frozenset({Reason.RECYCLE_REQUESTED, Reason.DRIFTED})
 Pace = tuple[float, int, float]
 
 
-def remember_recycles(
-    past: Past, observed: ObservedCluster, policy: Policy, decided: Plan,
-    outcomes: Sequence[Outcome], *, now: float,
-) -> Past:  # fmt: skip
+def _with_recycles(context: PassContext, decided: Plan, done: Sequence[Action]) -> Past:
     """The past with what recycles need of this pass, and without workers that are gone."""
-    workers = {w.name: w for g in observed.groups for w in g.workers}
-    done = [outcome.action for outcome in outcomes if outcome.done]
+    past, now = context.past, context.now
+    workers = {w.name: w for g in context.observed.groups for w in g.workers}
     replaced = [a for a in done if isinstance(a, Retire) and a.reason.replaces]
     begun, counted = _begun(past, workers, replaced)
-    aborted, aborts = _aborted(past, policy, decided, workers, now=now)
+    aborted, aborts = _aborted(context, decided, workers)
     if any(a.worker in decided.floors and a.worker not in decided.waiting for a in replaced):
         aborted, aborts = {}, {}  # its replacement is there: they can be made (again)
-    kept = remember_quotas(past.recycle, observed, policy, now=now)
+    above_since, pace = _quota_uses(context)
     automatic = [now for reason in begun if reason not in _ASKED]
     since = past.recycle.surging_since
-    new = starts(past, workers.values(), observed.clocks, now=now)
+    new = starts(past, workers.values(), context.clocks, now=now)
     waiting = decided.waiting - decided.aborting.keys()
     seen = frozenset(n for n, w in workers.items() if w.dask_names or n in past.seen)
     return replace(
@@ -284,10 +279,11 @@ def remember_recycles(
         aborts=aborts,
         counted=counted,
         restarted=_restarted(past, workers, done),
-        recycle=replace(
-            kept,
-            begun=(*(at for at in kept.begun if now - at < HOUR_S), *automatic),
-            totals=Counter(begun) + Counter(kept.totals),
+        recycle=RecyclePast(
+            begun=(*(at for at in past.recycle.begun if now - at < HOUR_S), *automatic),
+            totals=Counter(begun) + Counter(past.recycle.totals),
+            above_since=above_since,
+            pace=pace,
             surging_since={name: since.get(name, now) for name in waiting},
             aborted=aborted,
             ready_s=arrival_s(past.recycle.ready_s, new),
@@ -310,15 +306,16 @@ def _begun(
 
 
 def _aborted(
-    past: Past, policy: Policy, decided: Plan, workers: Mapping[str, ObservedWorker], *, now: float
+    context: PassContext, decided: Plan, workers: Mapping[str, ObservedWorker]
 ) -> tuple[dict[str, tuple[float, str]], dict[str, int]]:
     """Back-offs, twice as long each time, whichever worker it is that waits in vain."""
+    past, now = context.past, context.now
     known = past.recycle.aborted
     aborted = {n: a for n, a in known.items() if n in workers and a[0] > now}
     aborts = {n: count for n, count in past.aborts.items() if n in workers}
     count = max(past.aborts.values(), default=0)
     for name in decided.aborting.keys() & workers.keys():
-        first_s = policy.recycle_of(workers[name].group).strategy.ready_timeout_s
+        first_s = context.policy.recycle_of(workers[name].group).strategy.ready_timeout_s
         until = now + min(first_s * 2 ** min(count, 12), LONGEST_S)
         aborted[name], aborts[name] = (until, decided.aborting[name]), count + 1
     return aborted, aborts
@@ -333,31 +330,26 @@ def _restarted(
     return kept | {a.worker: a.pod_uid for a in done if isinstance(a, Restart)}
 
 
-def remember_quotas(
-    past: RecyclePast, observed: ObservedCluster, policy: Policy, *, now: float
-) -> RecyclePast:
-    """
-    The past with what quotas need of this observation, and without workers that are gone.
-
-    `ready_s` is not measured here: that takes knowledge of what was waited for.
-    """
+def _quota_uses(context: PassContext) -> tuple[dict[str, float], dict[str, Pace]]:
+    """Return since when workers are above the soft line of memory, and their paces, by life."""
+    past, now = context.past.recycle, context.now
     above_since: dict[str, float] = {}
     pace: dict[str, Pace] = {}
-    for group in observed.groups:
-        recycle = policy.recycle_of(group.name)
+    for group in context.observed.groups:
+        recycle = context.policy.recycle_of(group.name)
         if not recycle.tasks.max and math.isinf(recycle.memory.soft):
             continue
         for worker in group.workers:
             if not worker.dask_names or isinstance(worker.lifecycle, Deleting):
                 continue
             life = life_of(worker)
-            known, age_s = past.pace.get(life), observed.clocks.pod_age_s(worker)
+            known, age_s = past.pace.get(life), context.clocks.pod_age_s(worker)
             pace[life] = _pace(known, worker, age_s=age_s, over_s=paced_over_s(past), now=now)
             if worker.use.unmanaged >= recycle.memory.soft:
                 # Another process, though maybe in the same pod, has memory that began anew.
                 is_new = known is None or worker.use.runs < known[1]
                 above_since[life] = now if is_new else past.above_since.get(life, now)
-    return replace(past, above_since=above_since, pace=pace)
+    return above_since, pace
 
 
 def _pace(

@@ -326,11 +326,8 @@ class ReplacementSelector:
             self._take(worker, one, by_surge=False)
 
     def _is_stormy(self, worker: ObservedWorker, candidate: RecycleCandidate) -> bool:
-        if (
-            candidate.is_manual
-            or self._mine.left > 0
-            or is_last_chance(worker, candidate, self._at)
-        ):
+        is_allowed = candidate.is_manual or self._mine.left > 0
+        if is_allowed or is_last_chance(worker, candidate, self._at):
             return False
         if candidate.is_over:
             self._mine.storm = (
