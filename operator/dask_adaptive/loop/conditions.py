@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from dask_adaptive.loop import status as st
 from dask_adaptive.loop.status import Condition
-from dask_adaptive.model.amounts import counted
+from dask_adaptive.model.amounts import counted, joined
 from dask_adaptive.model.observed import ObservedCluster, ObservedScheduler
 from dask_adaptive.model.plan import Outcome, Plan
 from dask_adaptive.model.policy import Mode, Policy
@@ -33,7 +33,7 @@ def paused(policy: Policy, pause: Pause) -> Condition:
         is_advising = policy.mode is Mode.ADVISE
         reason = Reason.ADVISING if is_advising else Reason.RECONCILED
         return Condition(st.PAUSED, False, reason, f"mode is {policy.mode.value}")
-    message = "; ".join(part for part in (pause.message, pause.problem) if part)
+    message = joined(pause.message, pause.problem)
     reason = Reason.PAUSED if pause.all else Reason.SCALING_PAUSED
     reason = Reason.INVALID_ANNOTATION if pause.problem else reason
     return Condition(st.PAUSED, True, reason, message or "paused")

@@ -135,6 +135,11 @@ def counted(n: int, one: str) -> str:
     return f"{n:,} {one}" if n == 1 else f"{n:,} {one}s"
 
 
+def joined(*parts: str) -> str:
+    """The parts of a message that say something."""
+    return "; ".join(part for part in parts if part)
+
+
 def format_duration(seconds: float) -> str:
     """Write seconds as people read them: at most two units, none that is zero."""
     if math.isinf(seconds):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from dask_adaptive.model.amounts import counted, format_duration
+from dask_adaptive.model.amounts import counted, format_duration, joined
 from dask_adaptive.model.observed import (
     Clocks,
     Demand,
@@ -150,8 +150,7 @@ def paused_step(desired: int, serving: int, pause: Pause) -> Step | None:
     else:
         return None
     # The condition says when it ends: a sentence that counts down would be news all the time.
-    said = (part for part in (what, pause.message, pause.problem) if part)
-    return Step("pause", serving, reason, "; ".join(said))
+    return Step("pause", serving, reason, joined(what, pause.message, pause.problem))
 
 
 def is_paused(pause: Pause) -> bool:

@@ -57,8 +57,7 @@ def limits_for(context: PassContext, groups: Iterable[GroupRecycling], *, left: 
     profiles: dict[Profile, int] = {} if newcomers is None else {newcomers: 0}
     workers: dict[str, Limit] = {}
     last, number = None, 0  # most workers share a profile, and one is slow to hash
-    told = ((g, w) for g in of_groups for w in g.told(others=newcomers is not None))
-    rows = ((w.dask_names, g.of(w)) for g, w in told)
+    rows = chain(*(limits.rows(others=newcomers is not None) for limits in of_groups))
     for names, row in chain(rows, [(context.observed.strangers, _UNBOUND)]):
         if not names or (row is _UNBOUND and newcomers is None):
             continue
@@ -94,6 +93,8 @@ class _GroupLimits:
         self.under_way = recycled.under_way
         self._expected_s = context.observed.scheduler.expected_s
         self._is_exact = self._recycle.tasks.exact
+        #: 0: there is no exact quota of tasks.
+        self.exact_runs = self._recycle.tasks.max if self._is_exact else 0
         # Those that are under way have been counted by maxPerHour already.
         is_open = at.is_open and not at.hold and (left > 0 or bool(self.under_way))
         may_runs = is_open and Reason.TASK_QUOTA not in at.forbidden
@@ -103,7 +104,7 @@ class _GroupLimits:
         self._loose = replace(full, failures=0, patterns=())
         runs = self._recycle.tasks.max if self._may_runs else 0
         self._profile = replace(full if self._may_fail else self._loose, runs=runs)
-        self._is_counted = False  # any worker's runs are: see `of`
+        self._is_counted = False  # any worker's runs are: see `_of`
         self._is_watched = bool(self._profile.failures or self._profile.patterns)
         self._by_runs = {0: _NO_LIMIT}  # thousands of workers may have the same quota
 
@@ -119,15 +120,10 @@ class _GroupLimits:
         return self._profile if is_bounded else None
 
     @property
-    def exact_runs(self) -> int:
-        """The exact quota of tasks of this group's workers; 0: there is none."""
-        return self._recycle.tasks.max if self._is_exact else 0
-
-    @property
     def stops(self) -> int:
         """
         How many workers may be cordoned at once, those included that are. Exact quotas are not
-        held back by that. To be asked when `of` has been for each worker.
+        held back by that. To be asked once `rows` have been read.
         """
         reasons = [Reason.TASK_QUOTA] if self._is_counted and not self._is_exact else []
         reasons += [Reason.FAILURES] if self._is_watched else []
@@ -138,13 +134,13 @@ class _GroupLimits:
         missing = self._heads.missing - self._heads.cordoned + self._begun
         return int(max(0, min(allowed, total) - missing))
 
-    def told(self, *, others: bool) -> Sequence[ObservedWorker]:
+    def rows(self, *, others: bool) -> Iterator[tuple[tuple[str, ...], tuple[Limit, Profile]]]:
         """Workers that may have a limit; with `others` all, those without one included."""
-        if others or self._recycle.tasks.max or self._is_watched:
-            return self.group.workers
-        return [w for w in self.group.workers if w.has_end]
+        are_all = others or self._recycle.tasks.max or self._is_watched
+        workers = self.group.workers if are_all else [w for w in self.group.workers if w.has_end]
+        return ((worker.dask_names, self._of(worker)) for worker in workers)
 
-    def of(self, worker: ObservedWorker) -> tuple[Limit, Profile]:
+    def _of(self, worker: ObservedWorker) -> tuple[Limit, Profile]:
         clocks, least_s = self._at.clocks, self._recycle.min_age_s
         may_stop = worker.name in self.under_way or (
             worker.name not in self._at.aborted

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from dask_adaptive.model.amounts import counted
+from dask_adaptive.model.amounts import counted, joined
 from dask_adaptive.model.observed import Demand, ObservedCluster, ObservedGroup
 from dask_adaptive.model.plan import Step
 from dask_adaptive.model.reason import Reason
@@ -268,7 +268,7 @@ def _assumption(one: Supply, inputs: Mapping[str, float]) -> str:
 def _message(one: Supply, wanted: int, bound: Bound, inputs: Mapping[str, float]) -> str:
     coming = f", {len(one.pending)} pending" if one.pending else ""
     stuck = f", {one.stuck:g} threads stuck" if one.stuck else ""
-    said = [
+    return joined(
         f"{inputs['running']:.0f} tasks run, {inputs['queued']:.0f} are queued,"
         f" {inputs['waiting']:.0f} wait for others",
         f"{inputs['work_s']:.0f} s of work, at most {inputs['width']:.0f} tasks at once",
@@ -276,8 +276,7 @@ def _message(one: Supply, wanted: int, bound: Bound, inputs: Mapping[str, float]
         f" a new one takes {one.arrival_s:.0f} s{' (assumed)' * one.is_assumed}: {wanted} wanted",
         bound.messages.get(one.name, ""),
         bound.nobody,
-    ]
-    return "; ".join(part for part in said if part)
+    )
 
 
 def _inputs(demand: Demand, parts: Sequence[Part], threads: float) -> dict[str, float]:

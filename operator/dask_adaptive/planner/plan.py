@@ -27,7 +27,6 @@ from dask_adaptive.model.scaling import GroupBounds, IdleAction
 from dask_adaptive.planner.caps import (
     deletion,
     fallback_floor,
-    is_paused,
     paused_step,
     scheduled_floor,
 )
@@ -108,8 +107,7 @@ def _scaled(
         mine = recycle_group(draft.workers, draft.assessment, at)
         step = next_step(context, draft, mine, leaving=leaving)
         left = mine.left
-        begun = [a for a in step.actions if isinstance(a, Retire)]
-        leaving += sum(a.reason.is_surplus for a in begun)
+        leaving += sum(isinstance(a, Retire) and a.reason.is_surplus for a in step.actions)
         recycled.append(mine)
         steps.append(step)
     recycled += recycle_unscaled(context, scaled={draft.name for draft in drafts}, left=left)
@@ -144,28 +142,23 @@ def _held(context: PassContext, asked: Mapping[str, Load]) -> Plan | None:
     why = _why_held(context)
     if why is None:
         return None
-    wanted = {name: load.wanted for name, load in asked.items()}
-    still = _frozen(context, *why, wanted=wanted)
+    still = _frozen(context, *why, asked)
     if why[0] is Reason.TOO_MANY_UNREADY:
         return still  # what drains goes on, but nothing is taken away
     return replace(still, actions=_all_returned(context, *why))
 
 
 def _why_held(context: PassContext) -> tuple[Reason, str] | None:
-    pause = context.observed.pause
     if context.policy.mode is Mode.PAUSED:
         return Reason.PAUSED, "paused: nothing is scaled"
-    if is_paused(pause) and pause.all:
-        said = [part for part in (pause.message, pause.problem) if part]
-        return Reason.PAUSED, "; ".join(["paused: nothing is scaled", *said])
+    if (everything := paused_step(0, 0, context.observed.pause)) is not None:
+        return everything.reason, f"paused: {everything.message}"
     message = too_many_away(context)
     return (Reason.TOO_MANY_UNREADY, message) if message else None
 
 
-def _frozen(
-    context: PassContext, reason: Reason, message: str, *, wanted: Mapping[str, int]
-) -> Plan:
-    """Leave all groups as they are; `wanted`: what the load asks for, as far as it is known."""
+def _frozen(context: PassContext, reason: Reason, message: str, asked: Mapping[str, Load]) -> Plan:
+    """Leave all groups as they are; `asked`: what the load asks for, as far as it is known."""
     heed_nodes = context.policy.disruption.node_signals
     groups = []
     for group, _ in scaled_groups(context.observed, context.policy):
@@ -174,7 +167,7 @@ def _frozen(
             GroupPlan(
                 group=group.name,
                 serving=serving,
-                wanted=wanted.get(group.name, 0),
+                wanted=asked[group.name].wanted if asked else 0,
                 desired=serving,
                 reason=reason,
                 message=message,
@@ -198,7 +191,7 @@ def _blind(context: PassContext) -> Plan:
     """Without the scheduler no worker is taken away; up to what people set as floors some come."""
     scheduler, mode = context.observed.scheduler, context.policy.mode
     problem = scheduler.problem or Reason.SCHEDULER_UNREACHABLE
-    plan = _frozen(context, problem, f"{scheduler.message}; no worker is taken away", wanted={})
+    plan = _frozen(context, problem, f"{scheduler.message}; no worker is taken away", {})
     wished = tuple(_raised(context))
     claims = {rise.group: Claimed(rise.replicas, rise.replicas) for rise in wished}
     plan = replace(plan, groups=tuple(replace(g, claim=claims.get(g.group)) for g in plan.groups))

@@ -344,15 +344,10 @@ def _pattern_shown(worker: ObservedWorker, at: QuotaContext, _: float) -> tuple[
     return f"{found} was found", f"any of {patterns} patterns"
 
 
-def _reads(field: str) -> Callable[[QuotaContext], Number]:
-    read = attrgetter(field)
-    return lambda _: read
-
-
 RULES = (
     QuotaRule(
-        Reason.TASK_QUOTA, quota=Quota.TASKS, use=_reads("process.use.runs"), soon=_runs_soon,
-        limit=lambda w, at: own_tasks(w, at.recycle.tasks) or math.inf,
+        Reason.TASK_QUOTA, quota=Quota.TASKS, use=lambda _: attrgetter("process.use.runs"),
+        soon=_runs_soon, limit=lambda w, at: own_tasks(w, at.recycle.tasks) or math.inf,
         lowest=lambda at: at.recycle.tasks.max * (1 - at.recycle.tasks.jitter),
         judge=_by_tasks, message=_task_message,
         shown=lambda w, at, limit: (f"{w.use.runs:,} tasks run", f"{limit:,}"),
@@ -374,13 +369,13 @@ RULES = (
         judge=_by_end, part=_part_of_life, shown=_end_shown,
     ),
     QuotaRule(
-        Reason.MEMORY_SOFT, quota=Quota.MEMORY, use=_reads("process.use.unmanaged"),
+        Reason.MEMORY_SOFT, quota=Quota.MEMORY, use=lambda _: attrgetter("process.use.unmanaged"),
         limit=lambda w, at: at.recycle.memory.soft,
         judge=_by_soft_memory, message=_soft_message, shown=_soft_shown,
     ),
     QuotaRule(
-        Reason.MEMORY_HARD, quota=Quota.MEMORY, use=_reads("process.use.process"), is_urgent=True,
-        limit=lambda w, at: at.recycle.memory.hard, message=_hard_message,
+        Reason.MEMORY_HARD, quota=Quota.MEMORY, use=lambda _: attrgetter("process.use.process"),
+        limit=lambda w, at: at.recycle.memory.hard, message=_hard_message, is_urgent=True,
         shown=lambda w, at, limit: (f"process {w.use.process:.0%}", f"hard {limit:.0%}"),
     ),
     QuotaRule(
@@ -389,7 +384,7 @@ RULES = (
         judge=_by_failures, message=_pattern_message, shown=_pattern_shown,
     ),
     QuotaRule(
-        Reason.FAILURES, quota=Quota.FAILURES, use=_reads("process.use.failures"),
+        Reason.FAILURES, quota=Quota.FAILURES, use=lambda _: attrgetter("process.use.failures"),
         limit=lambda w, at: at.recycle.failures.max or math.inf,
         judge=_by_failures, message=_failed_message, shown=_failed_shown,
     ),
@@ -423,18 +418,13 @@ def assess(context: PassContext, group: ObservedGroup) -> Assessment:
     are never due.
     """
     workers = [w for w in group.workers if w.dask_names and not isinstance(w.lifecycle, Deleting)]
-    at = QuotaContext(
-        context.policy.recycle_of(group.name),
-        context.past.recycle,
-        context.now,
-        context.clocks,
-        context.observed.scheduler.expected_s,
-    )
+    recycle = context.policy.recycle_of(group.name)
+    expected_s = context.observed.scheduler.expected_s
+    at = QuotaContext(recycle, context.past.recycle, context.now, context.clocks, expected_s)
     found: list[RecycleCandidate] = []
     uses: dict[Quota, list[tuple[float, str]]] = defaultdict(list)  # the highest is the first
-    cordoned = [
-        w for w in workers if w.process.cordon is not None
-    ]  # may be due whatever they have used
+    # These may be due whatever they have used.
+    cordoned = [w for w in workers if w.process.cordon is not None]
     free = [w for w in workers if w.process.cordon is None] if cordoned else workers
     for rule in RULES:
         judge = rule.judge or compared
@@ -453,15 +443,12 @@ def assess(context: PassContext, group: ObservedGroup) -> Assessment:
 
 def _in_order(found: Iterable[RecycleCandidate]) -> tuple[RecycleCandidate, ...]:
     """One candidate of each worker: by rank, then the highest use first, then by name."""
-    due: dict[str, RecycleCandidate] = {}
-    several: dict[str, list[RecycleCandidate]] = {}
+    several: dict[str, list[RecycleCandidate]] = defaultdict(list)
     for one in found:
-        first = due.setdefault(one.worker, one)
-        if first is not one:
-            several.setdefault(one.worker, [first]).append(one)
-    due.update({name: _first_of(mine) for name, mine in several.items()})
+        several[one.worker].append(one)
+    due = (_first_of(mine) if len(mine) > 1 else mine[0] for mine in several.values())
     # Of thousands three sorts are twice as quick as one by tuples.
-    ordered = sorted(due.values(), key=lambda c: c.worker)
+    ordered = sorted(due, key=lambda c: c.worker)
     ordered.sort(key=lambda c: -c.ratio)
     ordered.sort(key=_rank)
     return tuple(ordered)
@@ -503,11 +490,8 @@ def quota_lines(worker: ObservedWorker, recycle: Recycle, clocks: Clocks) -> tup
     at = QuotaContext(recycle, clocks=clocks)
     lines = []
     for rule in RULES:
-        if rule.quota is None:
-            continue
         limit = rule.limit(worker, at)
-        ratio = rule.ratio(worker, at, limit)
-        if ratio is not None:
+        if rule.quota and (ratio := rule.ratio(worker, at, limit)) is not None:
             lines.append(QuotaLine(rule.quota, *rule.shown(worker, at, limit), ratio))
     return tuple(lines)
 

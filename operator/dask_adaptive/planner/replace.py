@@ -12,7 +12,7 @@ within the budgets and counts as serving all the while; its pod is deleted, and 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -146,18 +146,15 @@ class GroupRecycling:
 
 def recycle_unscaled(
     context: PassContext, *, scaled: Collection[str], left: int
-) -> tuple[GroupRecycling, ...]:
+) -> Iterator[GroupRecycling]:
     """The recycles of all groups but those that we scale: workers are replaced in place."""
-    recycled = []
-    for group in context.observed.groups:
-        if group.name in scaled:
-            continue
+    for group in (g for g in context.observed.groups if g.name not in scaled):
         # News of machines that go is heeded only where replacements are ours to ask for.
         workers = sort_workers(group, context.past.deleted, heed_nodes=False)
         at = RecycleContext(context, group, group.replicas, left, is_scaled=False)
-        recycled.append(recycle_group(workers, assess(context, group), at))
-        left = recycled[-1].left
-    return tuple(recycled)
+        mine = recycle_group(workers, assess(context, group), at)
+        left = mine.left
+        yield mine
 
 
 def recycle_group(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from dask_adaptive.model.amounts import counted
+from dask_adaptive.model.amounts import counted, joined
 from dask_adaptive.model.observed import ObservedGroup
 from dask_adaptive.model.past import Blocked, Past
 from dask_adaptive.model.plan import Claimed, GroupPlan, Step
@@ -59,6 +59,10 @@ class Draft:
         if step is None:
             return self
         return replace(self, number=step.replicas, steps=(*self.steps, step))
+
+    def at_most(self, number: int, stage: str, reason: Reason, message: str) -> Draft:
+        """After a stage that lowers the number to so many, where it is more."""
+        return self.at(None if self.number <= number else Step(stage, number, reason, message))
 
     def on_floor(self) -> Draft:
         """No lower than its floor."""
@@ -124,10 +128,8 @@ def _damped(draft: Draft, context: PassContext) -> Draft:
 
 def _bounded(draft: Draft, _: PassContext) -> Draft:
     maximum = draft.bounds.maximum
-    if draft.number <= maximum:
-        return draft
     message = f"{draft.number} wanted, maxReplicas is {maximum}"
-    return draft.at(Step("bounds", maximum, Reason.TOO_MANY_REPLICAS, message))
+    return draft.at_most(maximum, "bounds", Reason.TOO_MANY_REPLICAS, message)
 
 
 def _capped(draft: Draft, context: PassContext) -> Draft:
@@ -164,10 +166,8 @@ def _shared(drafts: Sequence[Draft], context: PassContext) -> Sequence[Draft]:
 
 def _limited(draft: Draft, number: int, maximum: int) -> Draft:
     """Lower a number to what the cluster's limit leaves, and say why."""
-    if number == draft.number:
-        return draft
     message = f"{draft.number} needed, {number} for now: maxReplicas of all groups is {maximum}"
-    return draft.at(Step("cluster", number, Reason.TOO_MANY_REPLICAS, message))
+    return draft.at_most(number, "cluster", Reason.TOO_MANY_REPLICAS, message)
 
 
 def _paused(draft: Draft, context: PassContext) -> Draft:
@@ -189,9 +189,7 @@ def _budgeted(draft: Draft, context: PassContext) -> Draft:
     pause, most = context.observed.pause, allowance.workers
     if is_paused(pause) and pause.scale_in:
         most = max(most, draft.standing)
-    if draft.number <= most:
-        return draft
-    return draft.at(Step("budget", most, Reason.BUDGET_SHARED, allowance.message))
+    return draft.at_most(most, "budget", Reason.BUDGET_SHARED, allowance.message)
 
 
 def is_under_way(workers: GroupWorkers, due: Collection[RecycleCandidate]) -> bool:
@@ -273,7 +271,7 @@ def why_more(draft: Draft, workers: GroupWorkers) -> tuple[Reason, str]:
     there = f"{draft.wanted} wanted, {workers.serving} there: {counted(draft.number, 'worker')}"
     asks = next(s for s in draft.steps if s.replicas >= draft.number)
     if asks.reason in _USUAL:
-        return Reason.LOAD_INCREASED, _with_assumption(there, draft)
+        return Reason.LOAD_INCREASED, joined(there, draft.load.assumption)
     if asks.reason is Reason.TOO_FEW_REPLICAS:
         return asks.reason, there
     return asks.reason, f"{asks.message}: {counted(draft.number, 'worker')}, now {workers.serving}"
@@ -283,23 +281,16 @@ def why_at_rest(draft: Draft, workers: GroupWorkers, limited: Step | None) -> tu
     """The reason and message of a group that has reached its number."""
     if limited is not None:
         return limited.reason, limited.message
-    replaced = (
-        *workers.replaced,
-        *workers.restarting,
-        *(w for w in workers.retiring if w.is_replaced),
-    )
+    replaced = len(workers.replaced) + len(workers.restarting)
+    replaced += sum(w.is_replaced for w in workers.retiring)
     if replaced:
-        return Reason.RECYCLING, f"{counted(len(replaced), 'worker')} being replaced"
+        return Reason.RECYCLING, f"{counted(replaced, 'worker')} being replaced"
     if workers.retiring:
         return Reason.RETIRING, f"{counted(len(workers.retiring), 'worker')} leaving"
     if draft.steps[-1].reason in _USUAL:
         present = f"{counted(draft.number, 'worker')} wanted and present"
-        return Reason.DESIRED_WITHIN_RANGE, _with_assumption(present, draft)
+        return Reason.DESIRED_WITHIN_RANGE, joined(present, draft.load.assumption)
     return draft.steps[-1].reason, draft.steps[-1].message
-
-
-def _with_assumption(message: str, draft: Draft) -> str:
-    return "; ".join(part for part in (message, draft.load.assumption) if part)
 
 
 def telling(plans: Iterable[GroupPlan]) -> GroupPlan:
