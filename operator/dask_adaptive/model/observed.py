@@ -506,6 +506,11 @@ class Clocks:
         """For how long it has had no task; 0: it has one, or is not connected."""
         return max(0.0, self.scheduler - worker.idle_since)
 
+    def unplaced_s(self, worker: ObservedWorker) -> float:
+        """For how long no node has had room for its pod; negatively infinite: that is not so."""
+        since = worker.unscheduled_at
+        return -math.inf if since is None else self.platform - since
+
     def ends_in_s(self, worker: ObservedWorker) -> float:
         """Until the end that others have set for it; negative: it is overdue."""
         left_s = worker.ends_at - self.platform

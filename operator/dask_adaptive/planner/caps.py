@@ -303,14 +303,8 @@ def stuck_workers(
     longest_s = policy.unschedulable_timeout_s
     waiting = [w for w in workers if isinstance(w.lifecycle, Pending)]
     refused = [w for w in waiting if w.refused]
-    unplaced = [
-        w
-        for w in waiting
-        if w.unscheduled_at is not None
-        and not w.refused
-        and clocks.platform - w.unscheduled_at > longest_s
-    ]
-    return (*refused, *sorted(unplaced, key=lambda w: w.unscheduled_at or 0.0))
+    unplaced = [w for w in waiting if not w.refused and clocks.unplaced_s(w) > longest_s]
+    return (*refused, *sorted(unplaced, key=clocks.unplaced_s, reverse=True))
 
 
 def _why(stuck: Sequence[ObservedWorker], policy: Policy) -> tuple[Reason, str]:

@@ -162,8 +162,7 @@ def _of_absent_workers(context: PassContext) -> Iterator[float]:
             yield _past(LATE * takes_s - clocks.age_s(worker))
             lost_at = past.lost.get(worker.name, context.now)
             yield lost_at + LOST_S - context.now
-            if worker.unscheduled_at is not None:
-                unplaced_s = clocks.platform - worker.unscheduled_at
+            if (unplaced_s := clocks.unplaced_s(worker)) > -math.inf:
                 yield _past(policy.unschedulable_timeout_s - unplaced_s)
                 yield _past(takes_s - unplaced_s)
                 yield lost_at + policy.unschedulable_timeout_s - context.now

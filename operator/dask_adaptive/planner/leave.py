@@ -38,48 +38,49 @@ class VetoContext:
     idle_s: float  # so long a worker of its group has to be without a task
 
 
+#: Why a worker stays: the word, and a sentence.
+Objection = tuple[Reason, str]
+
 WITH_ACTORS = Reason.HOLDS_ACTORS, "holds actors, which cannot be moved"
 
 #: Says why a worker must stay, or None when this rule has no objection.
-Veto = Callable[[ObservedWorker, VetoContext], "tuple[Reason, str] | None"]
+Veto = Callable[[ObservedWorker, VetoContext], "Objection | None"]
 
 
-def pinned(worker: ObservedWorker, _: object = None) -> tuple[Reason, str] | None:
+def pinned(worker: ObservedWorker, _: object = None) -> Objection | None:
     if not worker.is_pinned:
         return None
     return Reason.PINNED, f"pinned by {', '.join(sorted(claims(worker)))}"
 
 
-def busy(worker: ObservedWorker, _: VetoContext) -> tuple[Reason, str] | None:
+def busy(worker: ObservedWorker, _: VetoContext) -> Objection | None:
     return (Reason.BUSY, "has tasks") if worker.process.processing else None
 
 
-def holds_actors(worker: ObservedWorker, _: VetoContext) -> tuple[Reason, str] | None:
+def holds_actors(worker: ObservedWorker, _: VetoContext) -> Objection | None:
     return WITH_ACTORS if worker.process.actors else None
 
 
-def in_grace(worker: ObservedWorker, at: VetoContext) -> tuple[Reason, str] | None:
+def in_grace(worker: ObservedWorker, at: VetoContext) -> Objection | None:
     if at.clocks.idle_s(worker) >= at.idle_s:
         return None
     limit = format_duration(at.idle_s)
     return Reason.IDLE_GRACE, f"idle for less than {limit} (idleTimeout)"
 
 
-def no_recipient(worker: ObservedWorker, at: VetoContext) -> tuple[Reason, str] | None:
+def no_recipient(worker: ObservedWorker, at: VetoContext) -> Objection | None:
     if not worker.process.sole_bytes or at.in_service > len(worker.dask_names):
         return None
     return Reason.NO_RECIPIENT, "holds the last copy of results and no other worker can take them"
 
 
-def not_offered(worker: ObservedWorker, _: VetoContext) -> tuple[Reason, str] | None:
+def not_offered(worker: ObservedWorker, _: VetoContext) -> Objection | None:
     if worker.process.closable:
         return None
     return Reason.NO_RECIPIENT, "not offered by the scheduler's workers_to_close: memory is needed"
 
 
-def refused_lately(
-    worker: ObservedWorker, at: VetoContext | PassContext
-) -> tuple[Reason, str] | None:
+def refused_lately(worker: ObservedWorker, at: VetoContext | PassContext) -> Objection | None:
     refusal = at.past.refusals.get(worker.name)
     if refusal is None or at.now >= refusal.until:
         return None

@@ -152,33 +152,31 @@ class _GroupLimits:
             runs = own_tasks(worker, self._recycle.tasks) if runs_out else 0
             limit = self._by_runs.get(runs) or self._by_runs.setdefault(runs, Limit(runs))
         else:
-            limit = limit_of(worker, self._recycle, clocks, expected_s=self._expected_s)
+            limit = self._limit_by_end(worker)
             limit = limit if runs_out else replace(limit, runs=0)
         self._is_counted |= limit.runs > 0
         is_watched = self._is_watched and may_stop
         return (limit, profile) if is_watched or limit != _NO_LIMIT else _UNBOUND
 
+    def _limit_by_end(self, worker: ObservedWorker) -> Limit:
+        """
+        The limits that the agent enforces for each Dask worker of this worker; `profile` is 0.
 
-def limit_of(
-    worker: ObservedWorker, recycle: Recycle, clocks: Clocks, *, expected_s: float
-) -> Limit:
-    """
-    The limits that the agent enforces for each Dask worker of this worker; `profile` is 0.
-
-    `left_s` is about ends that others set: of the pod, or of Dask's --lifetime. At
-    `recycle.lifetime.max` nothing ends, unless it is a walltime: see `with_walltimes`.
-    """
-    left_s, ends_in_s = 0.0, clocks.ends_in_s(worker)
-    if ends_in_s > 0:
-        margin_s = own_margin_s(worker, recycle.lifetime, clocks)
-        left_s = max(IMMINENT_S, ends_in_s - margin_s)
-    runs = own_tasks(worker, recycle.tasks)
-    if recycle.tasks.from_walltime and expected_s > 0 and math.isfinite(left_s):
-        # Exact limits count what is assigned, too: that is on its way already.
-        given = worker.use.runs + (worker.process.processing if recycle.tasks.exact else 0)
-        fitting = max(1, given + math.floor(min(left_s / expected_s, 1e9)))
-        runs = min(runs, fitting) if runs else fitting
-    return Limit(runs, left_s) if runs or left_s < math.inf else _NO_LIMIT
+        `left_s` is about ends that others set: of the pod, or of Dask's --lifetime. At
+        `recycle.lifetime.max` nothing ends, unless it is a walltime: see `with_walltimes`.
+        """
+        recycle, expected_s, clocks = self._recycle, self._expected_s, self._at.clocks
+        left_s, ends_in_s = 0.0, clocks.ends_in_s(worker)
+        if ends_in_s > 0:
+            margin_s = own_margin_s(worker, recycle.lifetime, clocks)
+            left_s = max(IMMINENT_S, ends_in_s - margin_s)
+        runs = own_tasks(worker, recycle.tasks)
+        if recycle.tasks.from_walltime and expected_s > 0 and math.isfinite(left_s):
+            # Exact limits count what is assigned, too: that is on its way already.
+            given = worker.use.runs + (worker.process.processing if self._is_exact else 0)
+            fitting = max(1, given + math.floor(min(left_s / expected_s, 1e9)))
+            runs = min(runs, fitting) if runs else fitting
+        return Limit(runs, left_s)
 
 
 def profile_of(recycle: Recycle, group: ObservedGroup, clocks: Clocks) -> Profile:
@@ -223,9 +221,8 @@ def _expected(draft: Draft, asked: int, context: PassContext) -> Iterator[tuple[
     takes_s = context.past.of(draft.name).arrival_s or context.past.recycle.ready_s
     clocks = context.clocks
     for worker in draft.workers.pending:
-        age_s, since = clocks.age_s(worker), worker.unscheduled_at
-        is_unplaced = since is not None and clocks.platform - since > takes_s
-        is_stuck = worker.gated or worker.refused or is_unplaced
+        age_s = clocks.age_s(worker)
+        is_stuck = worker.gated or worker.refused or clocks.unplaced_s(worker) > takes_s
         if not is_stuck and age_s <= LATE * takes_s:
             yield max(takes_s - age_s, SOON * takes_s), 1
     unmade = max(on_the_way(context, draft.workers), asked - draft.workers.present)

@@ -188,14 +188,13 @@ def _remembered_group(context: PassContext, plan: GroupPlan, done: Sequence[Acti
     """One group's past as the next pass should see it."""
     observed, policy, past, now = context.observed, context.policy, context.past, context.now
     mine, group = past.of(plan.group), observed.group(plan.group) or ObservedGroup(plan.group, 0)
-    clocks = observed.clocks
-    gap, new = gap_of(group), starts(past, group.workers, clocks, now=now)
+    gap, new = gap_of(group), starts(past, group.workers, context.clocks, now=now)
     measured_s = arrival_s(mine.arrival_s, new)
     mine = replace(
         mine,
         gap=gap,
         gap_since=mine.gap_since if gap == mine.gap else now,
-        arrival_s=at_least_as_long(measured_s, past, group.workers, clocks, now=now),
+        arrival_s=at_least_as_long(measured_s, past, group.workers, context.clocks, now=now),
         starts=(*mine.starts, *new)[-STARTS:],
     )
     if plan.desired > plan.serving and any(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from dask_adaptive.model.amounts import counted
@@ -151,6 +151,7 @@ def _held(context: PassContext, asked: Mapping[str, Load]) -> Plan | None:
 def _why_held(context: PassContext) -> tuple[Reason, str] | None:
     if context.policy.mode is Mode.PAUSED:
         return Reason.PAUSED, "paused: nothing is scaled"
+    # Of a step from none to none only a pause of everything has anything to say.
     if (everything := paused_step(0, 0, context.observed.pause)) is not None:
         return everything.reason, f"paused: {everything.message}"
     message = too_many_away(context)
@@ -192,16 +193,21 @@ def _blind(context: PassContext) -> Plan:
     scheduler, mode = context.observed.scheduler, context.policy.mode
     problem = scheduler.problem or Reason.SCHEDULER_UNREACHABLE
     plan = _frozen(context, problem, f"{scheduler.message}; no worker is taken away", {})
-    wished = tuple(_raised(context))
-    claims = {rise.group: Claimed(rise.replicas, rise.replicas) for rise in wished}
+    claims, raised = {}, []
+    for group, number, floor in _below_floors(context):
+        claims[group.name] = Claimed(number, number)
+        if group.allowance is not None:
+            number = min(number, group.allowance.workers)
+        if number > group.replicas:
+            raised.append(SetReplicas(group.name, number, floor.reason, floor.message))
     plan = replace(plan, groups=tuple(replace(g, claim=claims.get(g.group)) for g in plan.groups))
-    raised = tuple(_within_budgets(context, wished))
     if mode is Mode.ADVISE:
-        return replace(plan, advice=raised)
-    return plan if mode is Mode.PAUSED else replace(plan, actions=raised)
+        return replace(plan, advice=tuple(raised))
+    return plan if mode is Mode.PAUSED else replace(plan, actions=tuple(raised))
 
 
-def _raised(context: PassContext) -> Iterator[SetReplicas]:
+def _below_floors(context: PassContext) -> Iterator[tuple[ObservedGroup, int, Step]]:
+    """The groups that are below what people set as floors, with the number to bring them to."""
     default, policy = context.default_group, context.policy
     groups = scaled_groups(context.observed, policy)
     left: float = math.inf
@@ -215,17 +221,7 @@ def _raised(context: PassContext) -> Iterator[SetReplicas]:
         number = number if paused is None else paused.replicas
         if number > replicas:
             left -= number - replicas
-            yield SetReplicas(group.name, number, floor.reason, floor.message)
-
-
-def _within_budgets(context: PassContext, wished: Iterable[SetReplicas]) -> Iterator[SetReplicas]:
-    groups = {group.name: group for group in context.observed.groups}
-    for rise in wished:
-        group, number = groups[rise.group], rise.replicas
-        if group.allowance is not None:
-            number = min(number, group.allowance.workers)
-        if number > group.replicas:
-            yield replace(rise, replicas=number)
+            yield group, number, floor
 
 
 def _floor(context: PassContext, group: ObservedGroup, bounds: GroupBounds) -> Step:

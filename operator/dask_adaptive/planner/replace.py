@@ -25,7 +25,7 @@ from dask_adaptive.model.recycle import Recycle, Replacing, StrategyType
 from dask_adaptive.model.windows import is_open
 from dask_adaptive.planner.context import PassContext
 from dask_adaptive.planner.groups import GroupWorkers, set_apart, sort_workers
-from dask_adaptive.planner.leave import claims, ranked_pending, refused_lately
+from dask_adaptive.planner.leave import Objection, claims, ranked_pending, refused_lately
 from dask_adaptive.planner.quotas import (
     Assessment,
     RecycleCandidate,
@@ -40,9 +40,6 @@ HOUR_S = 3600.0
 
 #: A pod that is younger than its Deployment by more than this is not its first one.
 FIRST_POD_S = 30.0
-
-#: Why a worker waits: the word, and a sentence.
-Objection = tuple[Reason, str]
 
 
 @dataclass(frozen=True)
@@ -73,6 +70,11 @@ class RecycleContext:
         """Workers whose replacement did not come: until when it is not tried again, and why."""
         known = self.context.past.recycle.aborted
         return {name: one for name, one in known.items() if one[0] > self.context.now}
+
+    def is_overdue(self, worker: str) -> bool:
+        """True if the replacement of a worker has been waited for too long."""
+        now, since = self.context.now, self.context.past.recycle.surging_since
+        return now - since.get(worker, now) >= self.recycle.strategy.ready_timeout_s
 
     @cached_property
     def surges(self) -> bool:
@@ -190,16 +192,15 @@ def _failed_drains(workers: GroupWorkers, at: RecycleContext) -> dict[str, str]:
     """Workers that drain, and whose replacements have not been there for too long."""
     if not at.surges:
         return {}
-    past, now = at.context.past, at.context.now
-    since, limit_s = past.recycle.surging_since, at.recycle.strategy.ready_timeout_s
+    floors = at.context.past.floors
     return {
         w.name: why_missing(workers, at)
         for w in workers.retiring
         if w.is_replaced
         and w.is_draining
         and not has_spent(w, at.recycle)  # back in service it would get no task either
-        and workers.in_service < min(past.floors.get(w.name, 0), at.desired)
-        and now - since.get(w.name, now) >= limit_s
+        and workers.in_service < min(floors.get(w.name, 0), at.desired)
+        and at.is_overdue(w.name)
     }
 
 
@@ -349,7 +350,7 @@ class ReplacementSelector:
         taken = self._hasty if is_hasty else self._surging + self._draining
         has_place = taken < self._slots
         has_failed = has_place and self._has_failed(worker)
-        if has_place and has_failed:
+        if has_failed:
             self._mine.aborting[worker.name] = self._why_missing
         if has_place and not has_failed:
             self._hasty += is_hasty
@@ -368,13 +369,9 @@ class ReplacementSelector:
 
     def _has_failed(self, worker: ObservedWorker) -> bool:
         """True if the replacement of a worker did not come in time."""
-        at, context = self._at, self._at.context
-        since = context.past.recycle.surging_since.get(worker.name, context.now)
-        limit_s = at.recycle.strategy.ready_timeout_s
-        if context.now - since < limit_s:
-            return False
-        heads = self._mine.heads
-        return heads.in_service - 1 < min(_floor_of(worker, heads, at), at.desired)
+        heads, at = self._mine.heads, self._at
+        is_missing = heads.in_service - 1 < min(_floor_of(worker, heads, at), at.desired)
+        return is_missing and at.is_overdue(worker.name)
 
     def _take(self, worker: ObservedWorker, candidate: RecycleCandidate, *, by_surge: bool) -> None:
         self._spare -= by_surge

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dask_adaptive.model.amounts import counted, joined
@@ -25,7 +25,7 @@ from dask_adaptive.planner.caps import (
 from dask_adaptive.planner.context import PassContext, scaled_groups
 from dask_adaptive.planner.groups import GroupWorkers, on_the_way, sort_workers
 from dask_adaptive.planner.load import Load
-from dask_adaptive.planner.quotas import Assessment, RecycleCandidate, assess
+from dask_adaptive.planner.quotas import Assessment, assess
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Draft:
         return replace(self, number=step.replicas, steps=(*self.steps, step))
 
     def at_most(self, number: int, stage: str, reason: Reason, message: str) -> Draft:
-        """After a stage that lowers the number to so many, where it is more."""
+        """After a stage that lowers the number to so many, if it is higher."""
         return self.at(None if self.number <= number else Step(stage, number, reason, message))
 
     def on_floor(self) -> Draft:
@@ -85,14 +85,16 @@ def _loaded(context: PassContext, group: ObservedGroup, bounds: GroupBounds, loa
     policy, past = context.policy, context.past
     workers = sort_workers(group, past.deleted, heed_nodes=policy.disruption.node_signals)
     assessment = assess(context, group)
-    wanted = wanted_now(load.wanted, workers, assessment.due, past)
-    steps = load.steps
+    replaced = sum(w.is_replaced for w in workers.retiring)
+    wanted, steps = load.wanted, load.steps
+    current = coming = workers.serving + on_the_way(context, workers)
+    if assessment.due or replaced:
+        wanted = wanted_now(wanted, workers, past)
+        current = current_workers(context, workers, len(assessment.due))
     if wanted != load.wanted:
         stand_in = f"{load.wanted - wanted} of {load.wanted} replace workers that leave"
         steps = (*steps, Step("recycle", wanted, Reason.RECYCLING, stand_in))
-    current = current_workers(context, workers, assessment.due)
-    replaced = sum(w.is_replaced for w in workers.retiring)
-    there = min(current, workers.serving + on_the_way(context, workers) + replaced)
+    there = min(current, coming + replaced)
     return Draft(bounds, workers, assessment, load, current, there, wanted, wanted, steps)
 
 
@@ -192,47 +194,40 @@ def _budgeted(draft: Draft, context: PassContext) -> Draft:
     return draft.at_most(most, "budget", Reason.BUDGET_SHARED, allowance.message)
 
 
-def is_under_way(workers: GroupWorkers, due: Collection[RecycleCandidate]) -> bool:
-    """True if any worker of a group is being replaced, or is to be."""
-    return bool(due) or any(w.is_replaced for w in workers.retiring)
-
-
-def wanted_now(
-    wanted: int, workers: GroupWorkers, due: Collection[RecycleCandidate], past: Past
-) -> int:
+def wanted_now(wanted: int, workers: GroupWorkers, past: Past) -> int:
     """
-    The workers that the load asks for, without those that only stand in for leaving ones.
+    While workers are replaced: those that the load asks for, without the ones that only stand in
+    for leaving ones.
 
     `Scheduler.adaptive_target` never asks for fewer than have tasks: a replacement that works next
     to the worker that it replaces would be taken for demand, and each recycle would leave the
     cluster one worker larger.
     """
     desired = past.of(workers.name).desired
-    if desired is None or not is_under_way(workers, due):
+    if desired is None:
         return wanted
     floors = sum(w.name in past.floors for w in workers.group.workers)
     return max(desired, wanted - floors) if desired < wanted <= workers.in_service else wanted
 
 
-def current_workers(
-    context: PassContext, workers: GroupWorkers, due: Collection[RecycleCandidate]
-) -> int:
+def current_workers(context: PassContext, workers: GroupWorkers, due: int) -> int:
     """
-    The number to move from, as if no worker were being replaced; it includes workers that were
-    asked for and are about to be made.
+    The number to move from while workers are replaced, as if none were; it includes workers that
+    were asked for and are about to be made.
 
-    While some are, what was desired last says it best: neither one more, because a replacement has
-    come, nor one fewer, because a worker is about to go. Without a past it is guessed.
+    What was desired last says it best: neither one more, because a replacement has come, nor one
+    fewer, because a worker is about to go. Without a past it is guessed.
+
+    Args:
+        due: Workers that are to be replaced.
     """
     past, recycle = context.past, context.policy.recycle_of(workers.name)
-    if not is_under_way(workers, due):
-        return workers.serving + on_the_way(context, workers)
     desired = past.of(workers.name).desired
     if desired is not None:
         return desired
     if recycle.strategy.type is StrategyType.IN_PLACE:
         return workers.serving + sum(w.is_replaced for w in workers.retiring)
-    surged = min(len(due), max(1, recycle.strategy.max_surge.of(workers.in_service)))
+    surged = min(due, max(1, recycle.strategy.max_surge.of(workers.in_service)))
     return max(workers.serving - surged, workers.in_service)
 
 
