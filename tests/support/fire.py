@@ -499,12 +499,12 @@ class Fire:
 
     async def _lives_out(self, name: str) -> None:
         worker = self.workers[name]
-        if worker.status != Status.running:
-            return  # its own end waits for ever where somebody else has frozen it
-        del self.workers[name]
         lifetime_ms = self.dice.choice([1, 300, 2_000])
         settings = {"on_lifetime": wire.LIFETIME_DRAIN, "lifetime_ms": lifetime_ms}
         await ask(self.s, wire.CONFIGURE, **settings)
+        if worker.status != Status.running:
+            return  # its own end waits for ever where somebody else has frozen it
+        del self.workers[name]
         self._ending.append(asyncio.ensure_future(worker.close_gracefully()))
         await until(lambda: worker.address not in self.s.workers, PATIENCE_S)
 
