@@ -72,7 +72,7 @@ class Stay(NamedTuple):
 
 
 class Hold(NamedTuple):
-    """A reason for which a group, or no group, shrinks."""
+    """A reason for which a group, or the whole cluster, does not shrink."""
 
     group: str
     reason: str

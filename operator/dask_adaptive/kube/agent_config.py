@@ -72,8 +72,10 @@ class Consent:
 
     async def refused(self, namespace: str, cluster: ClusterObject | None) -> str:
         """
-        The object that refuses for a cluster, or an empty text; None: not known yet. Raises
-        `KubeError`.
+        The object that refuses for a cluster, or an empty text. Raises `KubeError`.
+
+        Args:
+            cluster: None: it is not known yet, and only its namespace is asked.
         """
         if cluster is not None:
             own = {INJECT: cluster.note(INJECT) or ""}

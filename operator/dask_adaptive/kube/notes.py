@@ -118,7 +118,7 @@ def read_notes(
 
 
 def _bounded(written: Any) -> str:
-    """The value of an annotation. One that is too long is replaced by an error with its start."""
+    """The value of an annotation. One that is too long is cut, so that it can't be read."""
     text = str(written).strip()
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
 

@@ -139,7 +139,7 @@ def _decision(plan: GroupPlan, outcome: str, observed: ObservedCluster) -> Decis
 
 
 def asked_by(plan: GroupPlan) -> str:
-    """The source of a number: the last stage that changed it."""
+    """The source of a number: the last stage that came to it."""
     step = next((s for s in reversed(plan.steps) if s.replicas == plan.desired), None)
     reason = plan.reason if step is None or plan.is_frozen else step.reason
     return _ASKED_BY.get(reason, plan.asked_by)

@@ -299,7 +299,7 @@ def _as_one(processes: Sequence[SchedulerWorker]) -> SchedulerWorker:
     return SchedulerWorker(
         name=processes[0].name,
         address=processes[0].address,
-        status="paused" if all(p.status == "paused" for p in processes) else "running",
+        status="paused" if all(p.is_paused for p in processes) else "running",
         nthreads=sum(p.nthreads for p in processes),
         joined_at=processes[0].joined_at,
         processing=sum(p.processing for p in processes),
