@@ -328,12 +328,15 @@ async def test_a_task_that_is_longer_than_the_grace_is_given_back(
     async with cluster(tmp_path, agent=agent) as (p, client):
         doomed = Doomed(p, client)
         await doomed.start(**{GRACE: "5"})
+        (address,) = doomed.addresses
+        there = await client.has_what([address])
+        results = len(there[address])  # six, or fewer if the other worker has stolen some
         send(doomed.process, TERM)
         await ended(doomed.process)
         doomed._may_end.touch()
         await client.gather(doomed.futures)
 
-        assert (1 if agent else 7) == len(p.ran()) - len(doomed.futures)
+        assert (1 if agent else 1 + results) == len(p.ran()) - len(doomed.futures)
 
 
 @pytest.mark.long

@@ -147,7 +147,7 @@ async def test_failing_workers_come_before_those_that_are_merely_done(c, s, a, b
 async def test_a_report_without_a_text_is_a_failure_like_any_other(c, s, a, b) -> None:
     await limit(s, [a, b], failures=1, **CUDA)
     handler = s.stream_handlers["task-erred"]
-    one, other = [await running(c, w, w.name, 0.3) for w in (a, b)]
+    one, other = [await running(c, w, w.name, 3) for w in (a, b)]  # longer than what is asked
 
     more = {"stimulus_id": "x", "run_id": 1, "exception": None, "traceback": None}
     handler(key="unknown", worker=a.address, exception_text=None, **more)
