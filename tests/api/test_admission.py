@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dask_adaptive.kube.agent_zip import bundle
+from dask_adaptive.kube.agent_config import bundle
 from dask_adaptive.kube.api import (
     AUTOSCALERS,
     CONFIG_MAPS,
@@ -21,8 +21,7 @@ from dask_adaptive.kube.api import (
     KubeApi,
     Resource,
 )
-from dask_adaptive.kube.inject import MANAGED_LABELS
-from dask_adaptive.kube.objects import ADOPTED, COMPONENT_LABEL, MANAGED_BY
+from dask_adaptive.kube.objects import ADOPTED, COMPONENT_LABEL, MANAGED_BY, MANAGED_LABELS
 from support.kube_account import Account
 from support.kube_bodies import WORKER, autoscaler, body, pod, policy
 from support.kube_operator import connected

@@ -19,8 +19,7 @@ from dask_adaptive.controller.certificate import CertificateKeeper, WebhookSetti
 from dask_adaptive.controller.certificate import make as make_certificate
 from dask_adaptive.controller.lease import lease_name
 from dask_adaptive.controller.metrics import Metrics
-from dask_adaptive.kube.agent_config import AgentConfig
-from dask_adaptive.kube.agent_zip import bundle
+from dask_adaptive.kube.agent_config import AgentConfig, bundle
 from dask_adaptive.kube.api import (
     CLUSTERS,
     CONFIG_MAPS,

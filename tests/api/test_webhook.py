@@ -11,7 +11,7 @@ import dask.config
 import pytest
 import yaml
 
-from dask_adaptive.kube.agent_zip import BOOT_PATH, PRELOAD, bundle
+from dask_adaptive.kube.agent_config import BOOT_PATH, PRELOAD, bundle
 from dask_adaptive.kube.api import KubeApi
 from dask_adaptive.kube.inject import GRACE, HOOK
 from dask_adaptive.kube.objects import INJECTED

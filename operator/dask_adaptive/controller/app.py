@@ -30,8 +30,7 @@ from dask_adaptive.controller.lease import LEASE_NAMESPACE, LeaderLease, Timing
 from dask_adaptive.controller.metrics import Metrics
 from dask_adaptive.controller.visits import Visitor, Visits
 from dask_adaptive.controller.webhook import Injector, webhook_app
-from dask_adaptive.kube.agent_config import AgentConfig, Consent
-from dask_adaptive.kube.agent_zip import bundle
+from dask_adaptive.kube.agent_config import AgentConfig, Consent, bundle
 from dask_adaptive.kube.annotated import Adopt
 from dask_adaptive.kube.api import KubeApi, Rate
 from dask_adaptive.kube.cache.informer import Informer

@@ -1,12 +1,23 @@
-"""Sees to it that the ConfigMap with the agent is there before a pod needs it."""
+"""
+The agent as files for schedulers, the ConfigMap that holds them, and permission to use it.
+
+The same sources give the same bytes, and the name of the ConfigMap says which.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import base64
+import functools
+import hashlib
+import io
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
 from weakref import WeakValueDictionary
 
-from dask_adaptive.kube.agent_zip import ZIP, Bundle
 from dask_adaptive.kube.api import (
     CLUSTERS,
     CONFIG_MAPS,
@@ -18,8 +29,108 @@ from dask_adaptive.kube.api import (
     KubeError,
     NotFound,
 )
-from dask_adaptive.kube.inject import MANAGED_LABELS, refusal
-from dask_adaptive.kube.objects import INJECT, ClusterObject
+from dask_adaptive.kube.objects import INJECT, MANAGED_LABELS, ClusterObject
+
+PACKAGE = "dask_adaptive_agent"
+MOUNT = "/opt/dask-adaptive"
+ZIP = "agent.zip"
+BOOT = "dask_adaptive_boot.py"
+
+BOOT_PATH = f"{MOUNT}/{BOOT}"
+PRELOAD = "DASK_DISTRIBUTED__SCHEDULER__PRELOAD"
+
+#: What a scheduler preloads. By path, so that PYTHONPATH, which the image may set itself, is left
+#: alone; and guarded, because an error at import would end the scheduler (exit 1). Dask executes a
+#: preload that is a path twice: import and reload (distributed.utils.import_file).
+BOOT_SOURCE = f'''\
+"""Bring the dask-adaptive agent into this scheduler. Must never raise."""
+import logging
+import os
+import sys
+
+_log = logging.getLogger("distributed.dask_adaptive")
+if "{MOUNT}/{ZIP}" not in sys.path:
+    sys.path.append("{MOUNT}/{ZIP}")  # last: it must not shadow anything
+
+
+def _preloads_of_image():
+    """What the image's own Dask configuration files preload: our variable outranks them."""
+    from dask.config import collect
+    from distributed.preloading import process_preloads
+
+    if os.environ.get("{PRELOAD}") != "{BOOT_PATH}":
+        return []  # the user's own variable, joined with ours, outranked them before
+    env = {{k: v for k, v in os.environ.items() if k != "{PRELOAD}"}}
+    scheduler = collect(env=env).get("distributed", {{}}).get("scheduler", {{}})
+    return list(process_preloads(None, scheduler.get("preload") or [], []))
+
+
+if "_others" not in globals():
+    _others, _agent = [], None
+    try:
+        _others = _preloads_of_image()
+    except Exception:
+        _log.exception("Preloads of the image's own configuration can't be loaded")
+    try:
+        from dask_adaptive_agent import preload as _agent
+    except Exception:
+        _log.exception("The dask-adaptive agent can't be loaded; this scheduler runs without it")
+
+
+async def dask_setup(scheduler):
+    for other in _others:
+        try:
+            other.dask_object = scheduler
+            await other.start()
+        except Exception:
+            _log.exception("Preload %s failed", other.name)
+    if _agent is not None:
+        await _agent.dask_setup(scheduler)
+
+
+async def dask_teardown(scheduler):
+    for other in reversed(_others):
+        try:
+            await other.teardown()
+        except Exception:
+            _log.exception("Preload %s failed", other.name)
+'''
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """The files that are mounted into a scheduler."""
+
+    name: str  # of the ConfigMap; another content has another name
+    zip: str  # base64
+    texts: tuple[tuple[str, str], ...]  # other files: name, content
+
+
+@functools.lru_cache(maxsize=1)
+def bundle() -> Bundle:
+    """The agent that this operator brings."""
+    content = agent_zip()
+    texts = ((BOOT, BOOT_SOURCE),)
+    digest = hashlib.sha256(content + str(texts).encode()).hexdigest()[:8]
+    return Bundle(f"dask-adaptive-agent-{digest}", base64.b64encode(content).decode(), texts)
+
+
+def agent_zip() -> bytes:
+    """All sources of the agent; stored, not deflated, for images whose Python has no zlib."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_STORED) as archive:
+        for name, content in sorted(_sources(resources.files(PACKAGE), PACKAGE)):
+            archive.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), content)
+    return packed.getvalue()
+
+
+def _sources(folder: Any, prefix: str) -> Iterator[tuple[str, bytes]]:
+    for entry in folder.iterdir():
+        name = f"{prefix}/{entry.name}"
+        if entry.is_dir() and entry.name != "__pycache__":
+            yield from _sources(entry, name)
+        elif entry.name.endswith(".py"):
+            yield name, entry.read_bytes()
 
 
 class AgentConfig:
@@ -60,6 +171,12 @@ class AgentConfig:
             "data": dict(self.bundle.texts),
             "binaryData": {ZIP: self.bundle.zip},
         }
+
+
+def refusal(holder: str, annotations: Mapping[str, str] | None) -> str:
+    """The object that forbids injection, if its annotations do."""
+    word = (annotations or {}).get(INJECT, "").strip().lower()
+    return f"{holder} is annotated {INJECT}={word}" if word in ("false", "no", "off") else ""
 
 
 class Consent:

@@ -12,10 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dask_adaptive import DOMAIN
-from dask_adaptive.kube.agent_zip import BOOT_PATH, MOUNT, PRELOAD
+from dask_adaptive.kube.agent_config import BOOT_PATH, MOUNT, PRELOAD, refusal
 from dask_adaptive.kube.api import Json
-from dask_adaptive.kube.objects import COMPONENT_LABEL, INJECT, INJECTED
+from dask_adaptive.kube.objects import COMPONENT_LABEL, INJECTED
 from dask_adaptive.kube.worker_pods import command_line, which
 from dask_adaptive.model.scheduler_settings import (
     INHERIT,
@@ -82,12 +81,6 @@ class Injection:
 
     patch: tuple[Json, ...] = ()
     lacks: str = ""  # what is not done, and why
-
-
-def refusal(holder: str, annotations: Mapping[str, str] | None) -> str:
-    """The object that forbids injection, if its annotations do."""
-    word = (annotations or {}).get(INJECT, "").strip().lower()
-    return f"{holder} is annotated {INJECT}={word}" if word in ("false", "no", "off") else ""
 
 
 def inject(
@@ -282,10 +275,3 @@ def _annotate(pod: Mapping[str, Any], notes: Mapping[str, str]) -> Iterator[Json
     for name, value in notes.items():
         escaped = name.replace("~", "~0").replace("/", "~1")
         yield {"op": "add", "path": f"/metadata/annotations/{escaped}", "value": value}
-
-
-#: On what the operator makes at run time.
-MANAGED_LABELS = {
-    "app.kubernetes.io/managed-by": "dask-adaptive-operator",
-    "app.kubernetes.io/part-of": DOMAIN,
-}

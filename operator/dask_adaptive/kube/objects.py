@@ -63,6 +63,12 @@ _DIGITS = 19
 INJECT = f"{DOMAIN}/inject"
 INJECTED = f"{DOMAIN}/injected"
 
+#: On what the operator makes at run time.
+MANAGED_LABELS = {
+    "app.kubernetes.io/managed-by": "dask-adaptive-operator",
+    "app.kubernetes.io/part-of": DOMAIN,
+}
+
 
 def handled_replicas(metadata: Mapping[str, Any]) -> int | None:
     """

@@ -14,8 +14,7 @@ from typing import Any
 
 from dask_adaptive import DOMAIN
 from dask_adaptive.kube.api import CONFIG_MAPS, POLICIES, Json
-from dask_adaptive.kube.inject import MANAGED_LABELS
-from dask_adaptive.kube.objects import PolicyObject
+from dask_adaptive.kube.objects import MANAGED_LABELS, PolicyObject
 from dask_adaptive.loop.status import Condition, HeldBy, Status, steady
 from dask_adaptive.model.amounts import read_instant
 from dask_adaptive.model.codec import cut, encode, recover

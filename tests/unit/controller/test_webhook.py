@@ -8,8 +8,7 @@ import pytest
 
 from dask_adaptive.controller.metrics import Metrics
 from dask_adaptive.controller.webhook import Injector
-from dask_adaptive.kube.agent_config import AgentConfig, Consent
-from dask_adaptive.kube.agent_zip import bundle
+from dask_adaptive.kube.agent_config import AgentConfig, Consent, bundle
 from dask_adaptive.kube.api import ApiUnreachable
 from dask_adaptive.kube.inject import GRACE, HINTS
 from support import kube_objects as ko

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from dask_adaptive.kube.agent_zip import (
+from dask_adaptive.kube.agent_config import (
     BOOT,
     BOOT_PATH,
     BOOT_SOURCE,
