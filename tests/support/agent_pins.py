@@ -139,7 +139,8 @@ async def bare_worker(
         deadline = time.monotonic() + 60
         while len(scheduler.workers) == before:
             assert process.poll() is None, "the worker has ended"
-            assert time.monotonic() < deadline, "the worker did not register"
+            if time.monotonic() > deadline:
+                raise TimeoutError("the worker did not register")
             await asyncio.sleep(0.05)
         yield process
     finally:

@@ -146,7 +146,8 @@ def by_slot(snapshot: dict[str, Any], key: str = "name") -> dict[int, str]:
 async def until(condition: Callable[[], Any], timeout_s: float = 20.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
-        assert time.monotonic() < deadline, "did not happen in time"
+        if time.monotonic() > deadline:
+            raise TimeoutError("did not happen in time")
         await asyncio.sleep(0.01)
 
 
