@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from dask_adaptive.budget.adaptive_budget import ShareRule
 from dask_adaptive.budget.share import Contender, share
-from dask_adaptive.model.amounts import format_bytes
+from dask_adaptive.model.amounts import format_bytes, listed
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.plan import Claimed
 from dask_adaptive.model.scaling import Allowance
@@ -197,7 +197,6 @@ def amount(resource: str, number: float) -> str:
 def _said(pool: Pool, row: Row, holders: Iterable[Row], others: int) -> str:
     """Such as: 12 of 40 wanted: AdaptiveBudget all has 60 workers, shared with b (24)."""
     most = islice((r for r in holders if r.holder.cluster != row.holder.cluster), NAMED)
-    named = " and ".join(f"{r.holder.cluster.name} ({r.held})" for r in most)
-    more = f" and {others - NAMED} more" if others > NAMED else ""
-    shared = f", shared with {named}{more}" if named else ""
+    named = [f"{r.holder.cluster.name} ({r.held})" for r in most]
+    shared = f", shared with {listed(named, NAMED, others)}" if named else ""
     return f"{row.allowed} of {row.wanted} wanted: {pool.name} has {pool.limits_said}{shared}"

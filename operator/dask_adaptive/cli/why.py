@@ -3,56 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from dask_adaptive.cli.status_view import NOT_LOOKED, PolicyView, most_first
 from dask_adaptive.loop.status import HeldBy, Status, WorkerRow
-from dask_adaptive.loop.summary import pins_of, worker_row, worker_state
+from dask_adaptive.loop.summary import pins_of
+from dask_adaptive.loop.words import ENDS, FREE, worker_row, worker_state
 from dask_adaptive.model.amounts import counted, format_bytes, format_duration, instant
 from dask_adaptive.model.observed import ObservedCluster, ObservedWorker, Serving
 from dask_adaptive.model.past import Past
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.planner.leave import VetoContext, veto
-
-#: When a hold on a worker, a group or a cluster ends, by `Reason`.
-ENDS: Mapping[str, str] = {
-    "ScaleDownStabilized": "once the load has been low for behavior.scaleDown.stabilizationWindow"
-    " (by default idleTimeout)",
-    "ScaleDownLimited": "when behavior.scaleDown allows it (policies, delayAfterScaleUp)",
-    "WithinTolerance": "when the load needs fewer than behavior.scaleDown.tolerance allows",
-    "BudgetExhausted": "when one of those that leave is gone (retirement.maxConcurrent)",
-    "TooFewReplicas": "with a lower minReplicas",
-    "AdmissionGated": "when whoever has set the gate takes it away",
-    "ScheduledMinimum": "when the schedule closes (schedules)",
-    "ClientWants": "when the client's want() ends, or the client leaves",
-    "ShuffleAhead": "when the shuffle is done",
-    "Settling": "when dask-kubernetes has completed the last change",
-    "Retiring": "when it has handed over what it holds",
-    "ScalingPaused": "when the annotation ends or is removed",
-    "InvalidAnnotation": "when the annotation is fixed or removed",
-    "Paused": "with spec.mode Auto, and without the annotation paused",
-    "Advising": "with spec.mode Auto",
-    "Fallback": "when the scheduler answers again",
-    "TooManyUnready": "when the workers are back (maxUnready)",
-    "SchedulerUnreachable": "when the scheduler answers again",
-    "AgentInvalid": "when the scheduler answers as it should",
-    "AgentMissing": "when the agent is in the scheduler",
-    "OwnershipConflict": "when only one autoscaler scales the cluster",
-    "ClusterNotFound": "when the DaskCluster exists",
-    "InvalidSpec": "when the policy is fixed",
-    "Busy": "when its tasks are done",
-    "HoldsActors": "when its actors are released",
-    "NoRecipient": "when another worker is there, or the results are released",
-    "HoldsUncopyable": "when the result is released",
-    "IdleGrace": "after idleTimeout without a task",
-    "Pinned": "when the pin ends",
-    "Free": "when it is not needed, and it is its turn",
-}
-
-#: What stands for a `Reason` where there is none: nothing keeps this worker.
-FREE = "Free"
 
 #: Reasons for which a cluster is not scaled at all.
 _NOT_SCALED = frozenset(

@@ -47,6 +47,7 @@ from dask_adaptive.kube.status_json import (
 from dask_adaptive.kube.view import adopted
 from dask_adaptive.loop.ports import Event, EventType
 from dask_adaptive.loop.status import Condition, Status
+from dask_adaptive.loop.words import sentence
 from dask_adaptive.model.amounts import instant
 from dask_adaptive.model.plan import KEPT, Decision
 from dask_adaptive.model.reason import Reason
@@ -259,14 +260,6 @@ class EventQueue:
 
 def _kind(event: Event) -> tuple[object, ...]:
     return (event.type, event.reason, event.would)
-
-
-def sentence(events: Iterable[Event]) -> str:
-    """Several events as one on the policy: each message once, after its workers."""
-    named: dict[str, list[str]] = {}
-    for event in events:
-        named.setdefault(event.message, []).extend([event.worker] if event.worker else [])
-    return "; ".join(f"{', '.join(n)}: {text}" if n else text for text, n in named.items())
 
 
 #: After a status could not be written: the first wait, and the longest.

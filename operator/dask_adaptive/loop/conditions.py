@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from dask_adaptive.loop import status as st
 from dask_adaptive.loop.status import Condition
-from dask_adaptive.model.amounts import counted, joined
+from dask_adaptive.model.amounts import counted, joined, listed
 from dask_adaptive.model.observed import ObservedCluster, ObservedScheduler
 from dask_adaptive.model.plan import Outcome, Plan
 from dask_adaptive.model.policy import Mode, Policy
@@ -20,6 +20,8 @@ from dask_adaptive.planner.caps import is_paused
 from dask_adaptive.planner.quotas import has_spent
 from dask_adaptive.planner.stages import LIMITS
 from dask_adaptive_agent import wire
+
+UNKNOWN = "not known until the scheduler answers"
 
 #: Settings that one message names. Not their values: those of others may be passwords.
 NAMED = 5
@@ -43,13 +45,12 @@ def injected(scheduler: ObservedScheduler) -> Condition:
     """Condition: the agent is there; names reliefs that have failed."""
     if scheduler.is_connected:
         failed = [f"{r.name} ({r.message})" for r in scheduler.relief if r.state == wire.R_FAILED]
-        off = f"; off, stock code serves: {', '.join(failed)}" if failed else ""
+        off = f"; reliefs off: {', '.join(failed)}" if failed else ""
         message = f"agent {scheduler.agent}{off}"
         return Condition(st.INJECTED, True, Reason.RECONCILED, message)
     if scheduler.problem is not None and scheduler.lacks_agent:
         return Condition(st.INJECTED, False, scheduler.problem, scheduler.message)
-    message = "not known while the scheduler does not answer"
-    return Condition(st.INJECTED, None, Reason.SCHEDULER_UNREACHABLE, message)
+    return Condition(st.INJECTED, None, Reason.SCHEDULER_UNREACHABLE, UNKNOWN)
 
 
 def configured(scheduler: ObservedScheduler, policy: Policy) -> Condition:
@@ -57,20 +58,20 @@ def configured(scheduler: ObservedScheduler, policy: Policy) -> Condition:
     if not policy.scheduler.config:
         return _condition(True, Reason.RECONCILED, "spec.scheduler.config is empty")
     if scheduler.problem is not None:
-        return _condition(None, scheduler.problem, "not known while the scheduler does not answer")
+        return _condition(None, scheduler.problem, UNKNOWN)
     if scheduler.config is None:
-        old = f"agent {scheduler.agent} does not report this; the scheduler's next pod renews it"
+        old = f"agent {scheduler.agent} does not report this; restart the scheduler to update it"
         return _condition(None, Reason.AGENT_MISSING, old)
     in_force = dict(scheduler.config)
     wanted = dict(json_by_key(flat(policy.scheduler.config)))
     others = [key for key, value in wanted.items() if in_force.get(key) != value]
     if not others:
         count = len(policy.scheduler.config)
-        return _condition(True, Reason.RECONCILED, f"all {count} settings are in effect")
-    named = ", ".join(others[:NAMED])
-    more = f" and {len(others) - NAMED} more" if len(others) > NAMED else ""
-    advice = "takes effect when the scheduler restarts, unless its pod's own environment differs"
-    return _condition(False, Reason.PENDING_RESTART, f"other values for {named}{more}: {advice}")
+        return _condition(True, Reason.RECONCILED, f"{counted(count, 'setting')} in effect")
+    until = "the scheduler restarts, unless its pod's environment sets other values"
+    return _condition(
+        False, Reason.PENDING_RESTART, f"not in effect until {until}: {listed(others, NAMED)}"
+    )
 
 
 def _condition(status: bool | None, reason: Reason, message: str) -> Condition:
@@ -103,7 +104,7 @@ def _watching(observed: ObservedCluster) -> Condition:
     """Condition: every kind can be watched; one that cannot costs only its own feature."""
     if observed.losses:
         return Condition(st.WATCHING, False, Reason.UNREADABLE, "; ".join(observed.losses))
-    return Condition(st.WATCHING, True, Reason.RECONCILED, "all that concerns the cluster is seen")
+    return Condition(st.WATCHING, True, Reason.RECONCILED, "all kinds can be read")
 
 
 def _limited(decided: Plan) -> Condition:
@@ -125,7 +126,7 @@ def _ready(observed: ObservedCluster, decided: Plan) -> Condition:
         return Condition(st.READY, False, decided.reason, decided.message)
     workers = [w for g in observed.groups for w in g.workers if w.is_connected]
     if workers and all(w.process.is_paused and w.process.stuck for w in workers):
-        full = f"{counted(len(workers), 'worker')}, all paused: memory is full, no task begins"
+        full = f"no task starts: {counted(len(workers), 'worker')} paused, the memory is full"
         return Condition(st.READY, False, Reason.WORKERS_PAUSED, full)
     return Condition(st.READY, True, Reason.RECONCILED, "the cluster is served")
 
@@ -174,8 +175,7 @@ def _unanswered(scheduler: ObservedScheduler, policy: Policy) -> tuple[Reason, s
     fallback = policy.fallback
     if scheduler.unanswered < max(1, fallback.failure_threshold):
         return scheduler.problem, scheduler.message
-    kept = "all workers are held"
-    if fallback.replicas is not None:
-        kept = f"all workers are held, and at least {fallback.replicas}"
-    asked = fallback.failure_threshold
-    return Reason.FALLBACK, f"{scheduler.message}; {asked} questions and more: {kept}"
+    least = fallback.replicas
+    kept = "" if least is None else f", at least {counted(least, 'worker')} are kept"
+    asked = f"no answer to {fallback.failure_threshold} requests (fallback)"
+    return Reason.FALLBACK, f"{scheduler.message}; {asked}: no worker is removed{kept}"

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from dask_adaptive.loop.ports import PlatformError, Reporter, Told
 from dask_adaptive.loop.summary import USUAL
+from dask_adaptive.loop.words import why_leaving
 from dask_adaptive.model.observed import ObservedCluster, ObservedWorker, Serving
 from dask_adaptive.model.past import Past
 from dask_adaptive.model.plan import (
@@ -246,10 +247,8 @@ def _workers(observed: ObservedCluster, decided: Plan) -> Iterator[tuple[str, st
 
 
 def _said(worker: ObservedWorker, leaving: Mapping[str, str], held: Mapping[str, str]) -> str:
-    if worker.is_deleting:
-        return "leaves: is being deleted"
-    if worker.retiring is not None:
-        return f"leaves: {worker.retiring.message or worker.retiring.word}"
+    if now := why_leaving(worker):
+        return f"leaves: {now}"
     if worker.name in leaving:
         return f"is about to leave: {leaving[worker.name]}"
     return f"stays: {held[worker.name]}" if worker.name in held else ""

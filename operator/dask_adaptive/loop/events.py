@@ -1,4 +1,4 @@
-"""Events: what is told once, when it happens, of what was done or has become bad or good. Pure."""
+"""Makes events: of actions, of notes in the scheduler, of conditions that turn. Pure."""
 
 from __future__ import annotations
 
@@ -8,17 +8,9 @@ from dask_adaptive.loop import status as st
 from dask_adaptive.loop.join import named
 from dask_adaptive.loop.ports import Event, EventType
 from dask_adaptive.loop.status import Condition, Status
+from dask_adaptive.loop.words import about, doing, undone
 from dask_adaptive.model.observed import ObservedCluster
-from dask_adaptive.model.plan import (
-    Action,
-    DeleteCluster,
-    Leave,
-    Outcome,
-    Plan,
-    SetPin,
-    SetReplicas,
-    Unpin,
-)
+from dask_adaptive.model.plan import Outcome, Plan, SetPin
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import RecyclePast
 
@@ -43,21 +35,17 @@ def events_of_outcomes(outcomes: Sequence[Outcome]) -> Iterator[Event]:
     Events for actions that were done, refused, or failed; each is about a worker or the policy.
     """
     for outcome in outcomes:
-        worker = about(outcome.action)
-        if isinstance(outcome.action, SetPin) and outcome.reason is Reason.INVALID_ANNOTATION:
-            yield Event(EventType.WARNING, outcome.reason, outcome.message, worker)
-        elif outcome.done and outcome.reason is Reason.RECYCLE_ABORTED:
+        action, reason, message = outcome.action, outcome.reason, outcome.message
+        worker, kind = about(action), EventType.NORMAL
+        if isinstance(action, SetPin) and reason is Reason.INVALID_ANNOTATION:
+            yield Event(EventType.WARNING, reason, message, worker)
+        elif outcome.done and reason is Reason.RECYCLE_ABORTED:
             continue  # `events_of_aborts` tells it, with or without such an action
         elif outcome.done:
-            yield Event(EventType.NORMAL, outcome.reason, describe(outcome.action), worker)
-        elif outcome.reason is Reason.ACTION_FAILED:
-            text = f"{describe(outcome.action)}: {outcome.message}"
-            yield Event(EventType.WARNING, outcome.reason, text, worker)
+            yield Event(kind, reason, action.message, worker, doing=doing(action))
         else:
-            text = outcome.message
-            if not isinstance(outcome.action, Leave):
-                text = f"stays: {text}"
-            yield Event(EventType.NORMAL, outcome.reason, text, worker)
+            kind = EventType.WARNING if reason is Reason.ACTION_FAILED else kind
+            yield Event(kind, reason, message, worker, doing=undone(outcome))
 
 
 def events_of_notes(observed: ObservedCluster) -> Iterator[Event]:
@@ -92,8 +80,9 @@ def events_of_aborts(now: RecyclePast, before: RecyclePast) -> Iterator[Event]:
 def events_of_advice(decided: Plan) -> Iterator[Event]:
     """In Advise mode: what would have been done."""
     for action in decided.advice:
-        text = describe(action)
-        yield Event(EventType.NORMAL, action.reason, text, about(action), would=True)
+        yield Event(
+            EventType.NORMAL, action.reason, action.message, about(action), True, doing(action)
+        )
 
 
 def events_of_conditions(now: Status, before: Status | None) -> Iterator[Event]:
@@ -115,28 +104,3 @@ def events_of_conditions(now: Status, before: Status | None) -> Iterator[Event]:
 
 def _is_of_storm(*conditions: Condition | None) -> bool:
     return any(c is not None and c.reason == Reason.RECYCLE_STORM for c in conditions)
-
-
-def describe(action: Action) -> str:
-    """One action as a sentence for people."""
-    match action:
-        case SetReplicas(group, replicas, _, message):
-            return f"set {group} to {replicas} replicas: {message}"
-        case SetPin() | Unpin():
-            return action.message
-        case _:
-            return f"{_VERBS[type(action).__name__]}: {action.message}"
-
-
-_VERBS = {
-    "Retire": "begins to leave",
-    "Leave": "hands over what it has",
-    "Cancel": "stays in service",
-    "Delete": "is taken away",
-    "Restart": "is restarted",
-    "DeleteCluster": "the cluster is deleted",
-}
-
-
-def about(action: Action) -> str:
-    return "" if isinstance(action, SetReplicas | DeleteCluster) else action.worker

@@ -177,6 +177,7 @@ class Event:
     message: str
     worker: str = ""
     would: bool = False  # in Advise mode: what would have been done
+    doing: str = ""  # such as: Retiring; the worker's name and the message follow
 
 
 class Reporter(Protocol):

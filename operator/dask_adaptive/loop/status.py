@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
 
+from dask_adaptive.model.amounts import listed
 from dask_adaptive.model.codec import LOCAL, Key, Kind, Listed, one_of, whole
 from dask_adaptive.model.plan import Decision, Instant
 from dask_adaptive.model.reason import Reason
@@ -105,9 +106,7 @@ class HeldBy:
 
     def names(self, most: int = 3) -> str:
         """The first names, and how many more there are."""
-        shown = ", ".join(self.workers[:most])
-        more = self.count - len(self.workers[:most])
-        return f"{shown} and {more} more" if more > 0 else shown
+        return listed(self.workers, most, self.count)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,11 +14,10 @@ from types import MappingProxyType
 from typing import Any
 
 from dask_adaptive.loop.conditions import conditions_of
-from dask_adaptive.loop.events import about
 from dask_adaptive.loop.join import owner
 from dask_adaptive.loop.status import GroupRow, HeldBy, SchedulerRow, Status, WorkerRow, steady
+from dask_adaptive.loop.words import about, worker_row, worker_state
 from dask_adaptive.model.observed import (
-    Closing,
     ObservedCluster,
     ObservedWorker,
     Pin,
@@ -31,7 +30,6 @@ from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Recycle, Replacing
 from dask_adaptive.planner.context import IdleTime, scaled_groups
 from dask_adaptive.planner.groups import GroupWorkers, sort_workers
-from dask_adaptive.planner.leave import pinned
 from dask_adaptive.planner.plan import count_blockers
 
 #: What one status holds of each: an object of the API server should stay small. Rows are those of
@@ -245,44 +243,6 @@ def _due(
         message = f"{replacing.message}; {message}"
     is_by_quota = worker.retiring is not None or reason is Reason.QUOTA_REACHED
     return replacing.reason if is_by_quota else reason, message
-
-
-def worker_row(worker: ObservedWorker, *, is_exposed: bool) -> tuple[Reason, str] | None:
-    if worker.is_deleting:
-        return Reason.RETIRING, "is being deleted"
-    if worker.retiring is not None:
-        said = worker.retiring.message or worker.retiring.word
-        return Reason.RETIRING, f"{worker.node_terminating}: {said}" if is_exposed else said
-    if worker.manual_pin is not None and worker.manual_pin.problem:
-        return Reason.INVALID_ANNOTATION, worker.manual_pin.problem
-    return pinned(worker) or _row_of_unheld(worker, is_exposed=is_exposed)
-
-
-def _row_of_unheld(worker: ObservedWorker, *, is_exposed: bool) -> tuple[Reason, str] | None:
-    if worker.terminating:
-        return Reason.POD_ENDING, worker.waiting
-    if not worker.is_connected:
-        return worker.absence
-    if isinstance(worker.lifecycle, Serving) and is_exposed:
-        return Reason.NODE_GOING, worker.node_terminating
-    if worker.process.cordon is not None:
-        return Reason.QUOTA_REACHED, worker.process.cordon.message
-    if worker.annotation_problem:
-        return Reason.INVALID_ANNOTATION, worker.annotation_problem
-    if isinstance(worker.lifecycle, Closing):
-        return Reason.RETIRING, "is being closed by somebody else"
-    return None
-
-
-def worker_state(worker: ObservedWorker) -> str:
-    """The state of a worker in one word: `WorkerRow.state`."""
-    if worker.is_deleting:
-        return "Going"
-    if not worker.is_connected:
-        return "Pending"
-    if worker.process.cordon is not None and worker.retiring is None:
-        return "Stopped"
-    return worker.retiring.word.capitalize() if worker.retiring else "Active"
 
 
 def pins_of(observed: ObservedCluster, *, now: float) -> list[HeldBy]:

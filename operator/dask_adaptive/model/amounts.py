@@ -9,6 +9,7 @@ import datetime
 import functools
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
@@ -133,6 +134,18 @@ def parse_duration(text: str) -> float:
 def counted(n: int, one: str) -> str:
     """A number of things: `1 worker`, `2,000 workers`."""
     return f"{n:,} {one}" if n == 1 else f"{n:,} {one}s"
+
+
+def listed(names: Sequence[str], most: int, count: int | None = None) -> str:
+    """
+    The first names, and how many more there are: `a, b and 2 more`.
+
+    Args:
+        count: Of all, where not all are in `names`.
+    """
+    shown = names[:most]
+    more = (len(names) if count is None else count) - len(shown)
+    return ", ".join(shown) + (f" and {more:,} more" if more else "")
 
 
 def joined(*parts: str) -> str:

@@ -203,8 +203,8 @@ def scale_down(
     if surplus <= 0:
         if not deletions:
             return Adjustment(Reason.NO_CANDIDATES, "workers that are not connected are pinned")
-        first = counted(len(deletions), "worker")
-        message = f"{desired} desired; first to leave: {first} not connected"
+        pending = counted(len(deletions), "worker")
+        message = f"deleting {pending} not connected yet: {desired} of {workers.serving} needed"
         return Adjustment(deletions[0].reason, message, deletions)
 
     gives_back = draft.steps[-1].reason is Reason.BUDGET_SHARED
@@ -219,8 +219,8 @@ def scale_down(
         reason, message = Reason.BUDGET_SHARED, draft.steps[-1].message
     elif chosen:
         reason = Reason.UNDERUTILIZED
-        idle = f"{counted(len(chosen), 'idle worker')} will be retired"
-        message = f"{counted(workers.serving, 'worker')}, {desired} desired: {idle}"
+        idle = f"retiring {counted(len(chosen), 'idle worker')}"
+        message = f"{idle}: {desired} of {workers.serving} needed"
     elif free:
         reason = Reason.BUDGET_EXHAUSTED
         message = f"{counted(leaving, 'worker')} leaving already (retirement.maxConcurrent)"
@@ -274,8 +274,8 @@ def _retire(
             worker.name, worker.dask_names, Reason.BUDGET_SHARED, message, busy_ok=busy_ok
         )
     idle = format_duration(context.clocks.idle_s(worker))
-    message = f"idle for {idle}, {counted(desired, 'worker')} desired"
+    message = f"idle for {idle}, {desired} needed"
     left, _, node = emptiness
     if node:
-        message += f"; {counted(left, 'worker')} of node {node} kept for other reasons"
+        message += f"; {counted(left, 'other worker')} kept on node {node}"
     return Retire(worker.name, worker.dask_names, Reason.UNDERUTILIZED, message)

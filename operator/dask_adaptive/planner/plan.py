@@ -127,7 +127,7 @@ def _cannot_decide(context: PassContext) -> Plan | None:
     """The plans that touch no worker."""
     observed = context.observed
     if not observed.found:
-        missing = f"there is no DaskCluster {observed.key.name}; waiting for it"
+        missing = f"DaskCluster {observed.key.name} does not exist"
         return Plan(Reason.CLUSTER_NOT_FOUND, missing)
     if observed.conflict:
         return Plan(Reason.OWNERSHIP_CONFLICT, observed.conflict)
@@ -192,7 +192,7 @@ def _blind(context: PassContext) -> Plan:
     """Without the scheduler no worker is taken away; up to what people set as floors some come."""
     scheduler, mode = context.observed.scheduler, context.policy.mode
     problem = scheduler.problem or Reason.SCHEDULER_UNREACHABLE
-    plan = _frozen(context, problem, f"{scheduler.message}; no worker is taken away", {})
+    plan = _frozen(context, problem, f"{scheduler.message}; no worker is removed", {})
     claims, raised = {}, []
     for group, number, floor in _below_floors(context):
         claims[group.name] = Claimed(number, number)

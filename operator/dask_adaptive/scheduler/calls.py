@@ -211,7 +211,7 @@ class SchedulerCalls:
                 return None
             if failure.get("status") == "uncaught-error":
                 said = failure.get("exception_text", "")[:LONGEST]
-                raise LinkError(f"{op} failed on {self.address}: {said}")
+                raise LinkError(f"{op} failed on {self.address}: {said or 'without a message'}")
             if "error" in failure:
                 said = failure.get("message", "")[:LONGEST]
                 raise LinkError(said if failure["error"] == wire.E_REFUSED else f"{op}: {said}")

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from dask_adaptive.loop.one_pass import PassResult
 from dask_adaptive.loop.ports import Event, EventType
-from dask_adaptive.loop.summary import worker_state
+from dask_adaptive.loop.words import worker_state
 from dask_adaptive.model.amounts import format_duration
 from dask_adaptive.model.observed import Clocks, ObservedWorker
 from dask_adaptive.planner.leave import claims

@@ -150,7 +150,7 @@ def test_the_tightest_of_several_holds_and_says_so() -> None:
     assert (4, "4 9 8 nvidia.com/gpu") == (found.workers, facts(found.message))
     assert "AdaptiveBudget gpus" in found.message
     assert "9 9 60 24 5" == facts(other.message)
-    assert "shared with b (24) and c" in other.message
+    assert "b (24), c (5)" in other.message
 
 
 wants = st.lists(st.tuples(*[st.integers(0, 12)] * 3, st.integers(4, 12)), min_size=2, max_size=25)

@@ -14,10 +14,11 @@ from dask_adaptive.cli import cluster_now
 from dask_adaptive.cli.access import Access
 from dask_adaptive.cli.explain import Answer, of_budget, of_cluster, of_worker
 from dask_adaptive.cli.status_view import views_of
-from dask_adaptive.cli.why import ENDS, FREE, Live
+from dask_adaptive.cli.why import Live
 from dask_adaptive.kube.api import BUDGETS, SECRETS, KubeApi
 from dask_adaptive.kube.objects import parse_policy_object
 from dask_adaptive.kube.status_json import history_body
+from dask_adaptive.loop.words import ENDS, FREE
 from dask_adaptive.model.amounts import read_instant
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import (

@@ -296,7 +296,7 @@ def test_workers_are_told_what_is_planned_for_them() -> None:
     world = cluster([worker("a"), worker("p", pins=(SHUFFLE,)), busy("b"), leaving], target=1)
 
     assert {
-        "a": "is about to leave: idle for 1m40s, 1 worker desired",
+        "a": "is about to leave: idle for 1m40s, 1 needed",
         "p": "stays: pinned by shuffle 5f3a",
         "d": "leaves: 1 result to move",
     } == dict(said(world).workers)

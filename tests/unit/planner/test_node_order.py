@@ -47,7 +47,7 @@ def test_it_is_said() -> None:
     world = cluster([*on("x", "a"), busy("b", node="x")], target=1)
     (found,) = (a for a in plan(world, POLICY, PAST, now=NOW).actions if isinstance(a, Retire))
 
-    assert found.message.endswith("; 1 worker of node x kept for other reasons")
+    assert found.message.endswith("1 other worker kept on node x")
 
 
 @given(st.integers(0, 10**6), st.lists(st.sampled_from("xyz"), min_size=40, max_size=40))

@@ -75,7 +75,7 @@ def conditions(world: ObservedCluster, policy: Policy, decided: Plan) -> dict[st
 def test_what_does_not_exist_is_waited_for() -> None:
     decided = decide(dataclasses.replace(cluster([]), found=False))
 
-    words = "there is no DaskCluster etl; waiting for it"
+    words = "DaskCluster etl does not exist"
     assert Plan(Reason.CLUSTER_NOT_FOUND, words) == decided
 
 

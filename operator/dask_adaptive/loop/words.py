@@ -1,0 +1,157 @@
+"""
+Makes the sentences that several places show: about workers, actions and events, for status, events,
+`explain`, the page and the command line alike. Pure.
+
+The reason of a number or of a veto is a sentence of its rule in the planner; here it is only put
+into another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from dask_adaptive.loop.ports import Event
+from dask_adaptive.model.amounts import counted, joined, listed
+from dask_adaptive.model.observed import Closing, ObservedWorker, Serving
+from dask_adaptive.model.plan import Action, DeleteCluster, Leave, Outcome, SetReplicas
+from dask_adaptive.model.reason import Reason
+from dask_adaptive.planner.leave import pinned
+
+#: Workers that one event names.
+NAMED = 3
+
+#: What an action does, and what could not be done: the worker's name follows.
+_VERBS = {
+    "Retire": ("Retiring", "retire"),
+    "Leave": ("Moving work off", "move work off"),
+    "Cancel": ("Keeping", "keep"),
+    "Delete": ("Deleting", "delete"),
+    "Restart": ("Restarting", "restart"),
+    "SetPin": ("", "pin"),  # the message says it
+    "Unpin": ("", "unpin"),
+    "DeleteCluster": ("Deleting the cluster", "delete the cluster"),
+}
+
+
+def about(action: Action) -> str:
+    """The worker of an action, if it has one."""
+    return "" if isinstance(action, SetReplicas | DeleteCluster) else action.worker
+
+
+def doing(action: Action) -> str:
+    """Such as: Retiring. The names of workers follow, then the reason."""
+    if isinstance(action, SetReplicas):
+        return f"Setting {action.group} to {counted(action.replicas, 'replica')}"
+    return _VERBS[type(action).__name__][0]
+
+
+def undone(outcome: Outcome) -> str:
+    """Such as: Cannot retire; or, where the scheduler has an objection: Keeping."""
+    action = outcome.action
+    if outcome.reason is not Reason.ACTION_FAILED:
+        kept = "Keeping the cluster" if isinstance(action, DeleteCluster) else "Keeping"
+        return "" if isinstance(action, Leave) else kept
+    if isinstance(action, SetReplicas):
+        return f"Cannot set {action.group} to {counted(action.replicas, 'replica')}"
+    return f"Cannot {_VERBS[type(action).__name__][1]}"
+
+
+def sentence(events: Iterable[Event]) -> str:
+    """
+    Join events of a kind: each message once, after the names of its workers. At most `NAMED` are
+    named; others are counted.
+    """
+    found: dict[tuple[str, str], list[str]] = {}
+    for event in events:
+        found.setdefault((event.doing, event.message), []).extend(filter(None, [event.worker]))
+    parts, left, more = [], NAMED, 0
+    for (verb, message), names in found.items():
+        if names and not left:
+            more += len(names)
+            continue
+        head = " ".join(filter(None, (verb, listed(names, left))))
+        parts.append(f"{head}: {message}" if head else message)
+        left = max(0, left - len(names))
+    return joined(*parts, f"and {more} more" if more else "")
+
+
+def why_leaving(worker: ObservedWorker) -> str:
+    """How far a worker is on its way out; empty: it is not on its way."""
+    if worker.is_deleting:
+        return "is being deleted"
+    return worker.retiring.message or worker.retiring.word if worker.retiring else ""
+
+
+def worker_row(worker: ObservedWorker, *, is_exposed: bool) -> tuple[Reason, str] | None:
+    if leaving := why_leaving(worker):
+        on_node = is_exposed and not worker.is_deleting
+        return Reason.RETIRING, f"{worker.node_terminating}: {leaving}" if on_node else leaving
+    if worker.manual_pin is not None and worker.manual_pin.problem:
+        return Reason.INVALID_ANNOTATION, worker.manual_pin.problem
+    return pinned(worker) or _row_of_unheld(worker, is_exposed=is_exposed)
+
+
+def _row_of_unheld(worker: ObservedWorker, *, is_exposed: bool) -> tuple[Reason, str] | None:
+    if worker.terminating:
+        return Reason.POD_ENDING, worker.waiting
+    if not worker.is_connected:
+        return worker.absence
+    if isinstance(worker.lifecycle, Serving) and is_exposed:
+        return Reason.NODE_GOING, worker.node_terminating
+    if worker.process.cordon is not None:
+        return Reason.QUOTA_REACHED, worker.process.cordon.message
+    if worker.annotation_problem:
+        return Reason.INVALID_ANNOTATION, worker.annotation_problem
+    if isinstance(worker.lifecycle, Closing):
+        return Reason.RETIRING, "is being closed by somebody else"
+    return None
+
+
+def worker_state(worker: ObservedWorker) -> str:
+    """The state of a worker in one word: `WorkerRow.state`."""
+    if worker.is_deleting:
+        return "Going"
+    if not worker.is_connected:
+        return "Pending"
+    if worker.process.cordon is not None and worker.retiring is None:
+        return "Stopped"
+    return worker.retiring.word.capitalize() if worker.retiring else "Active"
+
+
+#: When a hold on a worker, a group or a cluster ends, by `Reason`.
+ENDS: Mapping[str, str] = {
+    "ScaleDownStabilized": "once the load has been low for behavior.scaleDown.stabilizationWindow"
+    " (by default idleTimeout)",
+    "ScaleDownLimited": "when behavior.scaleDown allows it (policies, delayAfterScaleUp)",
+    "WithinTolerance": "when the load needs fewer than behavior.scaleDown.tolerance allows",
+    "BudgetExhausted": "when a leaving worker is gone (retirement.maxConcurrent)",
+    "TooFewReplicas": "with a lower minReplicas",
+    "AdmissionGated": "when the scheduling gate is removed",
+    "ScheduledMinimum": "when the schedule closes (schedules)",
+    "ClientWants": "when the client's want() ends, or the client leaves",
+    "ShuffleAhead": "when the shuffle is done",
+    "Settling": "when dask-kubernetes has completed the last change",
+    "Retiring": "when its tasks are done and its results are moved",
+    "ScalingPaused": "when the annotation ends or is removed",
+    "InvalidAnnotation": "when the annotation is fixed or removed",
+    "Paused": "with spec.mode Auto, and without the annotation paused",
+    "Advising": "with spec.mode Auto",
+    "Fallback": "when the scheduler answers again",
+    "TooManyUnready": "when lost workers are back (maxUnready)",
+    "SchedulerUnreachable": "when the scheduler answers again",
+    "AgentInvalid": "when the scheduler gives a valid answer",
+    "AgentMissing": "when the agent is in the scheduler",
+    "OwnershipConflict": "when only one autoscaler scales the cluster",
+    "ClusterNotFound": "when the DaskCluster exists",
+    "InvalidSpec": "when the policy is fixed",
+    "Busy": "when its tasks are done",
+    "HoldsActors": "when its actors are released",
+    "NoRecipient": "when another worker can take its results, or they are released",
+    "HoldsUncopyable": "when the result is released",
+    "IdleGrace": "after idleTimeout without a task",
+    "Pinned": "when the pin ends",
+    "Free": "when it is no longer needed",
+}
+
+#: What stands for a `Reason` where there is none: nothing keeps this worker.
+FREE = "Free"
