@@ -151,7 +151,7 @@ async def test_what_a_limit_range_adds_counts_once_a_pod_was_made(
     (group,) = (await look(api, kubectl.namespace)).groups
     assert group.room is not None
     assert 2 == group.room.workers
-    assert "requests.cpu: 1 of 3 used, one takes 1" in group.room.message
+    assert "requests.cpu: 1 of 3 used" in group.room.message
 
 
 async def test_a_worker_that_is_refused_says_by_whom(api: KubeApi, kubectl: Kubectl) -> None:

@@ -216,7 +216,7 @@ async def test_without_an_operator_the_work_is_spread_as_by_upstream(c, s, *work
 
 
 @pytest.mark.parametrize("count", SIZES)
-@pytest.mark.parametrize("why", ["nobody comes", "a new one lives no longer", "it would be failed"])
+@pytest.mark.parametrize("why", ["nobody comes", "a new one is short", "it would be failed"])
 @with_agent()
 async def test_what_nobody_finishes_runs_where_the_scheduler_likes(c, s, a, b, count, why) -> None:
     await known(c, s)

@@ -221,7 +221,7 @@ def others() -> Any:
 @pytest.mark.parametrize(
     "tasks",
     [
-        pytest.param(one_object, id="a callable and an argument are one object"),
+        pytest.param(one_object, id="one-object-twice"),
         *(functools.partial(one_text, one) for one in ("not known", b"not known", "—", 1 + 2j)),
         *(global_variables, others),
     ],

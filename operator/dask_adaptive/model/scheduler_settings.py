@@ -25,6 +25,7 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Annotated, Any, TypeAlias
 
+from dask_adaptive.model.amounts import counted
 from dask_adaptive.model.codec import Check, InvalidPolicy, Kind, Problem, decode, json_name, one_of
 from dask_adaptive.model.spec import ObjectName
 
@@ -105,7 +106,7 @@ def read_settings(node: Any) -> tuple[Setting, ...]:
     problems = [p for p in read if isinstance(p, Problem)]
     size = sum(len(s.key) + len(str(s.value)) for s in found)
     if len(found) > MAX_SETTINGS or size > MAX_CHARACTERS:
-        words = f"holds {len(found)} settings of {size} characters, {_ALLOWED}"
+        words = f"holds {counted(len(found), 'setting')} of {size} characters, {_ALLOWED}"
         problems.append(Problem("", words))
     else:
         problems += [*_contradictions(found), *_harm(found)]

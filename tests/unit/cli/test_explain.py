@@ -218,7 +218,7 @@ def test_without_the_scheduler_what_kubernetes_knows_is_told(run: Any) -> None:
     of_cluster = json.loads(run("explain", "etl", "-n", "ns", "-o", "json").output)
 
     assert ["lifetime"] == [row["quota"] for row in told["quotas"]]
-    assert "kubectl is not on the PATH" == told["facts"]["the scheduler was not asked"]
+    assert "kubectl" in told["facts"]["the scheduler was not asked"]
     assert [d.outcome for d in DECISIONS] == [row["outcome"] for row in of_cluster["decisions"]]
 
 

@@ -133,7 +133,7 @@ def logs(capsys: pytest.CaptureFixture[str]) -> Iterator[Any]:
 def test_no_text_of_others_makes_a_line_of_the_log(logs: Any) -> None:
     message, failed, *traceback = logs("text")
 
-    assert "INFO    dask_adaptive: No pass: pinned by \\u001b]0;title\\u0007nb\\n2026-01" in message
+    assert "No pass: pinned by \\u001b]0;title\\u0007nb\\n2026-01" in message
     assert "cluster=pinned by" in message
     assert failed.endswith("dask_adaptive: A pass failed")
     assert all(line.startswith("  ") for line in traceback)

@@ -121,7 +121,7 @@ def test_values_are_frozen_and_come_out_as_they_were() -> None:
         ({"a": deep(17)}, ".a: is nested too deeply"),
         ({"a": deep(60_000)}, ": is nested too deeply"),
         ({".".join("a" * 17): 1}, ": is nested too deeply"),
-        ({"a": "x" * 40_000}, ": holds 1 settings of 40001"),
+        ({"a": "x" * 40_000}, ": holds 1 setting of"),
     ],
 )
 def test_a_configuration_that_harms_is_refused(config: Any, problem: str) -> None:

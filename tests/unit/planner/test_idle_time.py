@@ -46,7 +46,7 @@ def test_what_a_return_costs_is_measured_and_so_is_the_data_that_moves() -> None
     idle, laden = auto(quick), auto(quick, results=10**9)
     assert (15, 15, 0) == (idle.seconds, idle.start_s, idle.move_s)
     assert (25, 15, 10) == (laden.seconds, laden.start_s, laden.move_s)
-    assert str(laden).startswith("25s (Auto: the 15s that a worker takes to start and the 10s")
+    assert all(figure in str(laden) for figure in ("25s", "15s", "10s"))
 
 
 @pytest.mark.parametrize(("start_s", "expected"), [(0.5, 12), (1000.0, 300)])
