@@ -313,7 +313,7 @@ class LocalPlatform:
             pod=worker.name,
             waiting="" if worker.keeper else full,
             pod_uid=worker.pod_uid,
-            pod_created_at=worker.pod_created_at,
+            pod_made_at=worker.pod_created_at,
             **worker.annotated,
         )
 

@@ -63,7 +63,7 @@ async def test_the_loop_dies_at_each_step_of_a_replacement(stage: Start, strateg
 
     def is_replaced() -> bool:
         assert s.last is not None
-        there = {w.pod_uid for group in s.last.observed.groups for w in group.workers}
+        there = {w.platform.pod_uid for group in s.last.observed.groups for w in group.workers}
         return uids[victim] not in there
 
     await s.until(is_replaced, "the old process is gone")

@@ -11,7 +11,13 @@ import pytest
 
 from dask_adaptive.model import observed, recycle, scaling
 from dask_adaptive.model.amounts import Amount
-from dask_adaptive.model.observed import Leaving, ObservedWorker, Pin, PrefixWork
+from dask_adaptive.model.observed import (
+    Leaving,
+    ObservedWorker,
+    Pin,
+    PlatformWorker,
+    PrefixWork,
+)
 from dask_adaptive.model.past import (
     Blocked,
     Change,
@@ -164,7 +170,7 @@ class AnyWorld:
         tasks = self._one(0, 0, 2) if is_connected else 0
         use = recycle.Use(self._n(60), self._n(3), "", self._rng.random(), self._rng.random())
         return changed(
-            ObservedWorker(name, f"uid-{name}", group, -age_s),
+            ObservedWorker(name, PlatformWorker(name, f"uid-{name}", group, -age_s)),
             dask_names=(name,) if is_connected else (),
             lifecycle=lifecycle_of(
                 is_connected=is_connected, deleting=self._p(0.05), in_service=not going,
@@ -263,7 +269,7 @@ class AnyWorld:
         if self._p(0.1):
             return Past()
         workers = [w for g in self.observed.groups for w in g.workers]
-        pods, names = [w.pod_uid for w in workers], [w.name for w in workers]
+        pods, names = [w.platform.pod_uid for w in workers], [w.name for w in workers]
         deleted = frozenset(self._few(names)) if self._p(0.1) else frozenset()
         return Past(
             session=self._one(*["s"] * 9, "older"),
@@ -279,7 +285,7 @@ class AnyWorld:
             recycle=recycle.RecyclePast(
                 begun=tuple(sorted(self._ago(3600 * 1.1) for _ in range(self._n(3)))),
                 above_since={pod: self._ago() for pod in self._few(pods)},
-                pace={w.pod_uid: self._pace(w) for w in workers},
+                pace={w.platform.pod_uid: self._pace(w) for w in workers},
                 surging_since={n: self._ago() for n in self._few(names)},
                 aborted={n: (NOW + self._s(), "late") for n in self._few(names) if self._p(0.2)},
                 ready_s=self._s(20),

@@ -23,6 +23,7 @@ from dask_adaptive.model.observed import (
     ObservedWorker,
     Pending,
     Pin,
+    PlatformWorker,
     Retiring,
     SchedulerWorker,
     Serving,
@@ -72,28 +73,31 @@ def watched(*groups: str) -> Past:
     return dataclasses.replace(PAST, groups=dict.fromkeys((GROUP, *groups), PAST.of(GROUP)))
 
 
-#: What `changed` takes that its process says.
-_OF_PROCESS = {f.name for f in dataclasses.fields(SchedulerWorker)} & {
-    "processing", "idle_since", "sole_bytes", "closable", "actors", "pins", "use", "cordon",
-    "lifetime_ends_at", "too_short", "nthreads", "joined_at", "stuck", "status",
-}  # fmt: skip
+def _taken(kind: type, changes: dict[str, Any]) -> dict[str, Any]:
+    """Those of the changes that are about fields of this kind, which are taken out."""
+    names = {f.name for f in dataclasses.fields(kind)}
+    return {name: changes.pop(name) for name in names & changes.keys()}
 
 
 def changed(worker: ObservedWorker, **changes: Any) -> ObservedWorker:
-    """The same worker, with these changes to it or to its process."""
+    """The same worker, with these changes to it, or to what its process or the platform says."""
     if changes.pop("paused", False):
         changes["status"] = "paused"
-    of_process = {name: changes.pop(name) for name in _OF_PROCESS & changes.keys()}
-    process = dataclasses.replace(worker.process, **of_process)
-    return dataclasses.replace(worker, process=process, **changes)
+    name = {"name": changes.pop("name", worker.name)}
+    own = name | _taken(ObservedWorker, changes)
+    platform = dataclasses.replace(worker.platform, **name, **_taken(PlatformWorker, changes))
+    process = dataclasses.replace(worker.process, **changes)
+    return dataclasses.replace(worker, platform=platform, process=process, **own)
 
 
 def worker(name: str, **changes: Any) -> ObservedWorker:
     """A connected worker that has been idle for long and may go."""
     base = ObservedWorker(
-        name=name, uid=f"uid-{name}", group=GROUP, made_at=-500.0, dask_names=(name,),
-        process=dataclasses.replace(NOBODY, idle_since=-100.0, closable=True),
-    )  # fmt: skip
+        name,
+        PlatformWorker(name, f"uid-{name}", GROUP, made_at=-500.0),
+        dataclasses.replace(NOBODY, idle_since=-100.0, closable=True),
+        (name,),
+    )
     facts = {key: changes.pop(key) for key in _FACTS & changes.keys()}
     stopped, quota = changes.pop("stopped", ""), changes.pop("stopped_for", None)
     if stopped:
@@ -125,11 +129,12 @@ def dated(observed: ObservedCluster, at: float) -> ObservedCluster:
         return known and dataclasses.replace(known, until=known.until + at)
 
     def moved(one: ObservedWorker) -> ObservedWorker:
-        since = one.unscheduled_at
-        return dataclasses.replace(
-            one, made_at=one.made_at + at, pod_made_at=one.pod_made_at + at,
-            ends_at=one.ends_at + at, unscheduled_at=None if since is None else since + at,
-            manual_pin=pin(one.manual_pin),
+        known = one.platform
+        since = known.unscheduled_at
+        return changed(
+            one, made_at=known.made_at + at, pod_made_at=known.pod_made_at + at,
+            ends_at=known.ends_at + at, unscheduled_at=None if since is None else since + at,
+            manual_pin=pin(known.manual_pin),
         )  # fmt: skip
 
     groups = tuple(
@@ -176,7 +181,7 @@ def group_of(
     **changes: Any,
 ) -> ObservedGroup:
     """These workers in a group of that name; settled unless `replicas` says otherwise."""
-    rows = tuple(w if w.group == name else dataclasses.replace(w, group=name) for w in workers)
+    rows = tuple(changed(w, group=name) for w in workers)
     return ObservedGroup(name, len(rows) if replicas is None else replicas, rows, **changes)
 
 

@@ -293,11 +293,11 @@ def _reliefs(live: Live, status: Status) -> list[Sequence[str]]:
 
 def _worker_facts(worker: ObservedWorker, live: Live) -> dict[str, str]:
     facts = {
-        "pod": worker.pod,
-        "node": worker.node,
+        "pod": worker.platform.pod,
+        "node": worker.platform.node,
         "gets no more tasks": worker.process.cordon.message if worker.process.cordon else "",
-        "to be replaced": worker.recycle_asked,
-        "differs from its group": worker.drift,
+        "to be replaced": worker.platform.recycle_asked,
+        "differs from its group": worker.platform.drift,
         "the scheduler was not asked": live.unknown,
     }
     if not live.unknown:
@@ -315,7 +315,9 @@ def _quotas(worker: ObservedWorker, live: Live) -> list[Sequence[str]]:
 
     rules = live.policy.rules
     lines = (
-        quota_lines(worker, rules.recycle_of(worker.group), live.observed.clocks) if rules else ()
+        quota_lines(worker, rules.recycle_of(worker.platform.group), live.observed.clocks)
+        if rules
+        else ()
     )
     return [
         (line.quota.value, line.used, line.limit, f"{line.ratio:.0%}")

@@ -61,7 +61,7 @@ class Live:
             rows = self.policy.status.workers if self.policy.status else ()
             found = [_as_told(row) for row in rows]
         else:
-            scaled = [w for w in self.workers if w.group in self.policy.bounds]
+            scaled = [w for w in self.workers if w.platform.group in self.policy.bounds]
             found = [self.stay(worker) for worker in scaled]
         return sorted(found, key=lambda stay: (stay.reason, stay.worker))
 
@@ -76,8 +76,8 @@ class Live:
             if worker.waiting:
                 return Stay(worker.absence[0].value, name, state, "", worker.waiting)
             return Stay(Reason.SCHEDULER_UNREACHABLE.value, name, "Unknown", "", self.unknown)
-        clocks, idle_s = self.observed.clocks, self.policy.idle_s(worker.group)
-        row = worker_row(worker, is_exposed=bool(worker.node_terminating))
+        clocks, idle_s = self.observed.clocks, self.policy.idle_s(worker.platform.group)
+        row = worker_row(worker, is_exposed=bool(worker.platform.node_terminating))
         row = row or self._objection(worker, idle_s)
         if told and told.state == state and (row is None or told.reason.startswith("Invalid")):
             return _as_told(told)

@@ -230,7 +230,7 @@ class ClusterLook:
             node=pod.node if pod else "",
             node_terminating=self._terminating.get(pod.node, "") if pod else "",
             pod_uid=pod.meta.uid if pod else "",
-            pod_created_at=pod.began_at if pod else 0.0,
+            pod_made_at=(pod.began_at if pod else 0.0) or deployment.meta.created_at,
             ends_at=ends_at,
             annotation_problem=wishes.problem,
             recycle_asked=wishes.recycle,

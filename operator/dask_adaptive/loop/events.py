@@ -66,7 +66,7 @@ def events_of_annotations(observed: ObservedCluster) -> Iterator[Event]:
     """Annotations that can't be read: told as long as they stand."""
     for group in observed.groups:
         for worker in group.workers:
-            if problem := worker.annotation_problem:
+            if problem := worker.platform.annotation_problem:
                 yield Event(EventType.WARNING, Reason.INVALID_ANNOTATION, problem, worker.name)
 
 

@@ -26,7 +26,6 @@ from dask_adaptive.model.observed import (
     Pending,
     Pin,
     PlacedCluster,
-    PlacedWorker,
     PlatformView,
     PlatformWorker,
     Retiring,
@@ -66,9 +65,8 @@ _UNTOLD = "the scheduler has not been informed yet"
 
 PENDING, SERVING, CLOSING, DELETING = Pending(), Serving(), Closing(), Deleting()
 
-#: The fields that a cluster, or a worker, has before and after it is joined.
+#: The fields that a cluster has before and after it is joined.
 _PLACE_OF_CLUSTER = tuple(field.name for field in fields(PlacedCluster))
-_PLACE = tuple(field.name for field in fields(PlacedWorker))
 
 #: Statuses of a worker that nobody is closing.
 _IN_SERVICE = frozenset({"running", "paused", "init"})
@@ -224,9 +222,10 @@ class JoinedWorkers:
             name, mine = worker.name, matched.get(worker.name, ())
             known, is_going = before.get(name), name in departing or worker.pod in pods
             if known is None or known[0] is not worker or is_going or not _are_same(known[1], mine):
-                joined = _joined(
-                    worker, mine, departing.get(name, ""), is_ending=worker.pod in pods
-                )
+                placed = worker
+                if worker.pod in pods:  # the next pod is on its way, and on another machine
+                    placed = replace(worker, node="", node_terminating="")
+                joined = _joined(placed, mine, departing.get(name, ""))
                 # What is about to end is never the same, so that it is made anew afterwards.
                 known = worker, (NOBODY,) if is_going else mine, joined
             self._made[name] = known
@@ -270,25 +269,15 @@ def _lifecycle_of(
     return SERVING if is_serving else CLOSING
 
 
-def _joined(
-    worker: PlatformWorker, processes: Processes, terminating: str = "", *, is_ending: bool = False
-) -> ObservedWorker:
+def _joined(worker: PlatformWorker, processes: Processes, terminating: str = "") -> ObservedWorker:
     # Of a new operator all workers go through here, nearly all with one process: be quick.
     alone = len(processes) == 1 and len(processes[0].pins) < 2
-    lifecycle = _lifecycle_of(worker, processes, terminating)
-    waiting = worker.waiting
-    if not waiting and isinstance(lifecycle, Pending) and terminating:
-        waiting = f"its pod is ending: {terminating}"
     return ObservedWorker(
-        **{name: getattr(worker, name) for name in _PLACE},
-        dask_names=(processes[0].name,) if alone else tuple(sorted(p.name for p in processes)),
-        lifecycle=lifecycle,
-        waiting=waiting,
+        worker.name,
+        worker,
         process=processes[0] if alone else _as_one(processes),
-        # The next pod is on its way, and on another machine.
-        node="" if is_ending else worker.node,
-        node_terminating="" if is_ending else worker.node_terminating,
-        pod_made_at=worker.pod_created_at or worker.made_at,
+        dask_names=(processes[0].name,) if alone else tuple(sorted(p.name for p in processes)),
+        lifecycle=_lifecycle_of(worker, processes, terminating),
     )
 
 

@@ -119,7 +119,7 @@ def status_of(
         pending=sum(len(g.pending) for g in groups),
         idle=len(serving) - busy,
         busy=busy,
-        pinned=sum(1 for w in workers if w.process.pins or w.manual_pin),
+        pinned=sum(w.is_pinned for w in workers),
         retiring=sum(len(g.retiring) for g in groups),
         reason=decided.reason,
         message=decided.message,
@@ -206,8 +206,9 @@ def _rows(
 
 def _is_usual(worker: ObservedWorker) -> bool:
     """Nearly all are: one look at what `worker_row` would find nothing in."""
-    is_free = not worker.process.pins and worker.manual_pin is None
-    is_free = is_free and worker.process.cordon is None and not worker.annotation_problem
+    platform, process = worker.platform, worker.process
+    is_free = not process.pins and platform.manual_pin is None
+    is_free = is_free and process.cordon is None and not platform.annotation_problem
     return is_free and isinstance(worker.lifecycle, Serving)
 
 

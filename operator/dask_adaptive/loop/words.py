@@ -85,9 +85,11 @@ def why_leaving(worker: ObservedWorker) -> str:
 def worker_row(worker: ObservedWorker, *, is_exposed: bool) -> tuple[Reason, str] | None:
     if leaving := why_leaving(worker):
         on_node = is_exposed and not worker.is_deleting
-        return Reason.RETIRING, f"{worker.node_terminating}: {leaving}" if on_node else leaving
-    if worker.manual_pin is not None and worker.manual_pin.problem:
-        return Reason.INVALID_ANNOTATION, worker.manual_pin.problem
+        node = worker.platform.node_terminating
+        return Reason.RETIRING, f"{node}: {leaving}" if on_node else leaving
+    manual = worker.platform.manual_pin
+    if manual is not None and manual.problem:
+        return Reason.INVALID_ANNOTATION, manual.problem
     return pinned(worker) or _row_of_unheld(worker, is_exposed=is_exposed)
 
 
@@ -97,11 +99,11 @@ def _row_of_unheld(worker: ObservedWorker, *, is_exposed: bool) -> tuple[Reason,
     if not worker.is_connected:
         return worker.absence
     if isinstance(worker.lifecycle, Serving) and is_exposed:
-        return Reason.NODE_GOING, worker.node_terminating
+        return Reason.NODE_GOING, worker.platform.node_terminating
     if worker.process.cordon is not None:
         return Reason.QUOTA_REACHED, worker.process.cordon.message
-    if worker.annotation_problem:
-        return Reason.INVALID_ANNOTATION, worker.annotation_problem
+    if worker.platform.annotation_problem:
+        return Reason.INVALID_ANNOTATION, worker.platform.annotation_problem
     if isinstance(worker.lifecycle, Closing):
         return Reason.RETIRING, "is being closed by somebody else"
     return None

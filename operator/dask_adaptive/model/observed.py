@@ -289,8 +289,8 @@ class ObservedScheduler:
 
 
 @row
-class PlacedWorker:
-    """The platform's part of a worker."""
+class PlatformWorker:
+    """One worker as the platform knows it: a Deployment and its pod, or a local process."""
 
     name: str
     uid: str
@@ -298,6 +298,12 @@ class PlacedWorker:
     made_at: float  # seconds since 1970, as all its instants
     pod: str = ""
     pod_uid: str = ""
+    pod_made_at: float = 0.0  # that of the Deployment, where nothing is known of a pod
+    deleting: bool = False  # deletion has begun
+    addresses: tuple[str, ...] = ()  # IPs, to match workers that are named by address
+    waiting: str = ""  # why its pod does not run, in the platform's words; empty: it runs
+    node: str = ""  # the machine under it; empty: none, or not known
+    node_terminating: str = ""  # not empty: that machine is about to go; who says so
     manual_pin: ManualPin | None = None
     ends_at: float = math.inf  # by its pod's deadline, or an annotation
     annotation_problem: str = ""  # not empty: what can't be read, and how to correct it
@@ -311,18 +317,6 @@ class PlacedWorker:
     def is_held_up(self) -> bool:
         """There is no telling when it comes."""
         return self.gated or bool(self.refused) or self.unscheduled_at is not None
-
-
-@row
-class PlatformWorker(PlacedWorker):
-    """One worker as the platform knows it: a Deployment and its pod, or a local process."""
-
-    deleting: bool = False  # deletion has begun
-    addresses: tuple[str, ...] = ()  # IPs, to match workers that are named by address
-    waiting: str = ""  # why its pod does not run, in the platform's words; empty: it runs
-    node: str = ""  # the machine under it; empty: none, or not known
-    node_terminating: str = ""  # not empty: that machine is about to go; who says so
-    pod_created_at: float = 0.0  # 0: unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,24 +394,21 @@ Lifecycle: TypeAlias = Pending | Serving | Retiring | Closing | Deleting
 
 
 @row
-class ObservedWorker(PlacedWorker):
+class ObservedWorker:
     """
     One worker: a Deployment joined with the Dask workers that run in it.
 
     A Deployment of `--nworkers 2` has two Dask workers that come and go together: in `process`
     counts and bytes are their sums, `idle_since` is that of the one that worked last.
 
-    Instants are on one of the two clocks of `Clocks` (that of the platform, where nothing else is
-    said): an unchanged worker stays the same value.
+    Instants are on one of the two clocks of `Clocks`: an unchanged worker stays the same value.
     """
 
+    name: str  # that of its Deployment
+    platform: PlatformWorker
+    process: SchedulerWorker = NOBODY  # that of its Dask workers, see above
     dask_names: tuple[str, ...] = ()  # empty: not connected
     lifecycle: Lifecycle = Serving()
-    waiting: str = ""
-    process: SchedulerWorker = NOBODY  # that of its Dask workers, see above
-    node: str = ""
-    node_terminating: str = ""
-    pod_made_at: float = 0.0
 
     @property
     def is_connected(self) -> bool:
@@ -433,15 +424,21 @@ class ObservedWorker(PlacedWorker):
         return self.process.use
 
     @property
+    def waiting(self) -> str:
+        """Why it is not connected, in the platform's words; empty: nothing is known."""
+        ending = f"its pod is ending: {self.terminating}" if self.terminating else ""
+        return self.platform.waiting or ending
+
+    @property
     def absence(self) -> tuple[Reason, str]:
         """Why it is not connected; one that is gated may have been."""
-        reason = Reason.ADMISSION_GATED if self.gated else Reason.NEVER_CONNECTED
+        reason = Reason.ADMISSION_GATED if self.platform.gated else Reason.NEVER_CONNECTED
         return reason, self.waiting or "starting"
 
     @property
     def has_end(self) -> bool:
         """Others have set an end for it."""
-        return self.ends_at < math.inf or self.process.lifetime_ends_at < math.inf
+        return self.platform.ends_at < math.inf or self.process.lifetime_ends_at < math.inf
 
     @property
     def takes_tasks(self) -> bool:
@@ -481,7 +478,7 @@ class ObservedWorker(PlacedWorker):
 
     @property
     def is_pinned(self) -> bool:
-        return bool(self.process.pins) or self.manual_pin is not None
+        return bool(self.process.pins) or self.platform.manual_pin is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -496,10 +493,10 @@ class Clocks:
     scheduler: float = 0.0  # `ObservedScheduler.at`
 
     def age_s(self, worker: ObservedWorker) -> float:
-        return max(0.0, self.platform - worker.made_at)
+        return max(0.0, self.platform - worker.platform.made_at)
 
     def pod_age_s(self, worker: ObservedWorker) -> float:
-        age_s = self.platform - worker.pod_made_at
+        age_s = self.platform - worker.platform.pod_made_at
         return age_s if age_s > 0.0 else 0.0  # `max` takes longer, and of all workers this is asked
 
     def idle_s(self, worker: ObservedWorker) -> float:
@@ -508,12 +505,12 @@ class Clocks:
 
     def unplaced_s(self, worker: ObservedWorker) -> float:
         """For how long no node has had room for its pod; negatively infinite: that is not so."""
-        since = worker.unscheduled_at
+        since = worker.platform.unscheduled_at
         return -math.inf if since is None else self.platform - since
 
     def ends_in_s(self, worker: ObservedWorker) -> float:
         """Until the end that others have set for it; negative: it is overdue."""
-        left_s = worker.ends_at - self.platform
+        left_s = worker.platform.ends_at - self.platform
         return min(left_s, worker.process.lifetime_ends_at - self.scheduler)
 
 

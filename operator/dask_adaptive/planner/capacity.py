@@ -290,7 +290,7 @@ def arrival_of(past: Past, group: str) -> float:
 
 def _comes_in_s(worker: ObservedWorker, arrival_s: float, clocks: Clocks) -> float:
     """Whole seconds, so that thousands that were asked for together are one instant."""
-    if worker.is_held_up:
+    if worker.platform.is_held_up:
         return arrival_s  # as good as one that is asked for now
     age_s = clocks.pod_age_s(worker) or clocks.age_s(worker)
     # One that is late is as late again: there is no telling, and no reason to ask for another.
@@ -531,7 +531,7 @@ def at_least_as_long(
     made = [
         (w, clocks.age_s(w))
         for w in workers
-        if not (w.dask_names or w.is_deleting or w.is_held_up or w.name in past.seen)
+        if not (w.dask_names or w.is_deleting or w.platform.is_held_up or w.name in past.seen)
     ]
     ages = [_watched_s(w, past, age_s, now=now) for w, age_s in made if age_s < TOO_LONG_S]
     longest_s = max(ages, default=0.0) + OVERHEAD_S

@@ -288,7 +288,8 @@ def _is_over(known: Blocked, group: ObservedGroup, context: PassContext) -> bool
         return True
     made_at = context.observed.at - (now - began)
     return any(
-        w.is_connected and (w.name in known.workers or w.made_at > made_at) for w in group.workers
+        w.is_connected and (w.name in known.workers or w.platform.made_at > made_at)
+        for w in group.workers
     )
 
 
@@ -302,18 +303,18 @@ def stuck_workers(
     """Workers whose pods are refused, then those that no node has had room for in time."""
     longest_s = policy.unschedulable_timeout_s
     waiting = [w for w in workers if isinstance(w.lifecycle, Pending)]
-    refused = [w for w in waiting if w.refused]
-    unplaced = [w for w in waiting if not w.refused and clocks.unplaced_s(w) > longest_s]
+    refused = [w for w in waiting if w.platform.refused]
+    unplaced = [w for w in waiting if not w.platform.refused and clocks.unplaced_s(w) > longest_s]
     return (*refused, *sorted(unplaced, key=clocks.unplaced_s, reverse=True))
 
 
 def _why(stuck: Sequence[ObservedWorker], policy: Policy) -> tuple[Reason, str]:
     first = stuck[0]
-    if first.refused:
+    if first.platform.refused:
         # The words of Kubernetes' ResourceQuota admission plugin.
-        is_quota = "exceeded quota" in first.refused
+        is_quota = "exceeded quota" in first.platform.refused
         reason = Reason.QUOTA_EXCEEDED if is_quota else Reason.ADMISSION_REFUSED
-        return reason, f"pods of {counted(len(stuck), 'worker')} refused: {first.refused}"
+        return reason, f"pods of {counted(len(stuck), 'worker')} refused: {first.platform.refused}"
     # Not for how long: what is told changes with the world, not with the clock.
     longest = format_duration(policy.unschedulable_timeout_s)
     message = f"{counted(len(stuck), 'worker')} without a node for over {longest}: {first.waiting}"

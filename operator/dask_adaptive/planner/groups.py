@@ -63,7 +63,7 @@ class GroupWorkers:
 
     @property
     def gated(self) -> tuple[ObservedWorker, ...]:
-        return tuple(w for w in self.pending if w.gated)
+        return tuple(w for w in self.pending if w.platform.gated)
 
     @property
     def present(self) -> int:
@@ -108,7 +108,7 @@ def sort_workers(
     rows: dict[str, list[ObservedWorker]] = defaultdict(list)
     active = rows["active"]
     for worker in group.workers:
-        is_heeded = heed_nodes and bool(worker.node_terminating)
+        is_heeded = heed_nodes and bool(worker.platform.node_terminating)
         if worker.name in deleted:
             rows["other"].append(worker)
         elif not is_heeded and isinstance(worker.lifecycle, Serving):
@@ -123,7 +123,9 @@ def sort_workers(
         retiring=tuple(rows["retiring"]),
         other=tuple(rows["other"]),
         node_terminates=frozenset(
-            w.name for w in group.workers if w.node_terminating and heed_nodes and w.is_connected
+            w.name
+            for w in group.workers
+            if w.platform.node_terminating and heed_nodes and w.is_connected
         ),
     )
 
@@ -277,18 +279,18 @@ def too_many_away(context: PassContext) -> str:
 
 def _is_let_go(worker: ObservedWorker, context: PassContext) -> bool:
     past = context.past
-    if worker.is_deleting or worker.retiring is not None or worker.gated:
+    if worker.is_deleting or worker.retiring is not None or worker.platform.gated:
         return True  # gated: whoever shares out places took it, and will bring it back
     if worker.name in past.leaving or worker.name in past.restarted:
         return True
     if not worker.is_connected:  # lost for too long: given up, like one that never came
-        is_placed = worker.unscheduled_at is None
+        is_placed = worker.platform.unscheduled_at is None
         most_s = LOST_S if is_placed else context.policy.unschedulable_timeout_s
         if context.now - past.lost.get(worker.name, context.now) >= most_s:
             return True
     # Replaced in place: its next pod is on its way. Later than that it is away like any other.
     recycled = past.counted.get(worker.name)
-    if recycled is None or recycled == worker.pod_uid:
+    if recycled is None or recycled == worker.platform.pod_uid:
         return False
-    limit_s = context.policy.recycle_of(worker.group).strategy.ready_timeout_s
+    limit_s = context.policy.recycle_of(worker.platform.group).strategy.ready_timeout_s
     return context.clocks.pod_age_s(worker) < limit_s

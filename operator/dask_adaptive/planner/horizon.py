@@ -91,12 +91,14 @@ def _of_people(context: PassContext) -> Iterator[float]:
         yield from (pod.left_s, pod.left_s - SLACK_S)
         yield from (pod.known_left_s, pod.known_left_s - SLACK_S)
         yield pod.manual_pin.until - at if pod.manual_pin else 0.0
-    for worker in (w for g in observed.groups for w in g.workers if w.process.pins or w.manual_pin):
-        yield worker.manual_pin.until - at if worker.manual_pin else 0.0
+    workers = (w for group in observed.groups for w in group.workers)
+    for worker in (w for w in workers if w.process.pins or w.platform.manual_pin):
+        manual = worker.platform.manual_pin
+        yield manual.until - at if manual else 0.0
         for pin in worker.process.pins:
             held_s = pin.until - observed.scheduler.at
             yield held_s
-            if worker.manual_pin and pin.owner == OWNER:
+            if manual and pin.owner == OWNER:
                 over_s = held_s - policy.pins.manual.max_duration_s
                 yield from (_past(over_s - PIN_SLACK_S), _past(over_s + PIN_SLACK_S))
 
@@ -112,7 +114,7 @@ def _of_load(context: PassContext, asked: Mapping[str, Load]) -> Iterator[float]
     if demand.has_work:
         for group, _ in scaled_groups(context.observed, context.policy):
             arrival_s = arrival_of(context.past, group.name)
-            for worker in (w for w in group.workers if not (w.dask_names or w.is_held_up)):
+            for worker in (w for w in group.workers if not (w.dask_names or w.platform.is_held_up)):
                 age_s = clocks.pod_age_s(worker) or clocks.age_s(worker)
                 yield _past((arrival_s - age_s - 0.5) % 1.0)  # it is expected in whole seconds
 

@@ -127,11 +127,11 @@ def node_order(observed: ObservedCluster, free: Iterable[ObservedWorker]) -> Nod
         free: Workers that may leave now.
     """
     workers = (w for group in observed.groups for w in group.workers)
-    every = Counter(w.node for w in workers if not w.is_deleting and w.retiring is None)
-    going = Counter(w.node for w in free)
+    every = Counter(w.platform.node for w in workers if not w.is_deleting and w.retiring is None)
+    going = Counter(w.platform.node for w in free)
 
     def emptiness(worker: ObservedWorker) -> Emptiness:
-        node = worker.node
+        node = worker.platform.node
         return every[node] - going[node], going[node], node
 
     return emptiness
@@ -160,14 +160,18 @@ def ranked_pending(workers: Iterable[ObservedWorker]) -> list[ObservedWorker]:
 
     The oldest that is merely starting is the one that will soonest be of use.
     """
-    return sorted(workers, key=lambda w: (not w.gated, not w.waiting, -w.made_at, w.name))
+    return sorted(
+        workers,
+        key=lambda w: (not w.platform.gated, not w.waiting, -w.platform.made_at, w.name),
+    )
 
 
 def claims(worker: ObservedWorker) -> set[str]:
     """The owners of a worker's pins, in words that stay as time passes."""
     held = {_claim(pin) for pin in worker.process.pins}
-    if worker.manual_pin is not None and not any(p.source == "manual" for p in worker.process.pins):
-        held.add(_manual(worker.manual_pin.reason))
+    manual = worker.platform.manual_pin
+    if manual is not None and not any(p.source == "manual" for p in worker.process.pins):
+        held.add(_manual(manual.reason))
     return held
 
 
@@ -207,13 +211,13 @@ def drain_terminating_nodes(
         if (refusal := refused_lately(worker, context)) is not None:
             blockers.append(Blocker(worker.name, *refusal))
         else:
-            why = worker.node_terminating
+            why = worker.platform.node_terminating
             leaving.append(
                 Retire(worker.name, worker.dask_names, Reason.NODE_GOING, why, busy_ok=True)
             )
     for worker in (w for w in workers.active if w.name in workers.node_terminates):
         reason, held = pinned(worker) or WITH_ACTORS
-        blockers.append(Blocker(worker.name, reason, f"{worker.node_terminating}; {held}"))
+        blockers.append(Blocker(worker.name, reason, f"{worker.platform.node_terminating}; {held}"))
     return tuple(leaving), tuple(blockers)
 
 
@@ -255,7 +259,7 @@ def sync_pins(context: PassContext) -> tuple[SetPin | Unpin, ...]:
         action
         for group in observed.groups
         for worker in group.workers
-        if worker.dask_names and (worker.manual_pin is not None or worker.process.pins)
+        if worker.dask_names and (worker.platform.manual_pin is not None or worker.process.pins)
         for action in _sync(worker, context)
     )
     return (*staying, *_lifted(context))
@@ -287,7 +291,7 @@ def _lifted(context: PassContext) -> Iterator[Unpin]:
 
 def _sync(worker: ObservedWorker, context: PassContext) -> Iterator[SetPin | Unpin]:
     held = next((p for p in worker.process.pins if p.source == "manual" and p.owner == OWNER), None)
-    asked = worker.manual_pin
+    asked = worker.platform.manual_pin
     if asked is None:
         if held is not None:
             message = "its annotation is gone or has run out"

@@ -189,7 +189,7 @@ def profile_of(recycle: Recycle, group: ObservedGroup, clocks: Clocks) -> Profil
     fresh_s = math.inf
     if any(w.has_end for w in group.workers):
         connected = (w for w in group.workers if w.dask_names)
-        youngest = min(connected, key=lambda w: (-w.pod_made_at, w.name), default=None)
+        youngest = min(connected, key=lambda w: (-w.platform.pod_made_at, w.name), default=None)
         if youngest is not None:
             left_s = clocks.ends_in_s(youngest) - own_margin_s(youngest, recycle.lifetime, clocks)
             fresh_s = max(0.0, clocks.pod_age_s(youngest) + left_s)
@@ -222,7 +222,9 @@ def _expected(draft: Draft, asked: int, context: PassContext) -> Iterator[tuple[
     clocks = context.clocks
     for worker in draft.workers.pending:
         age_s = clocks.age_s(worker)
-        is_stuck = worker.gated or worker.refused or clocks.unplaced_s(worker) > takes_s
+        is_stuck = (
+            worker.platform.gated or worker.platform.refused or clocks.unplaced_s(worker) > takes_s
+        )
         if not is_stuck and age_s <= LATE * takes_s:
             yield max(takes_s - age_s, SOON * takes_s), 1
     unmade = max(on_the_way(context, draft.workers), asked - draft.workers.present)

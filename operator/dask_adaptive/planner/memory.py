@@ -270,7 +270,7 @@ def _with_recycles(context: PassContext, decided: Plan, done: Sequence[Action]) 
         lost={n: past.lost.get(n, now) for n in seen if not workers[n].dask_names},
         awaited={
             # The start of one that is gated begins when its gate opens, and that is seen at once.
-            n: now + SEEN_S if w.gated else past.awaited.get(n, now)
+            n: now + SEEN_S if w.platform.gated else past.awaited.get(n, now)
             for n, w in workers.items()
             if n not in seen
         },
@@ -314,7 +314,7 @@ def _aborted(
     aborts = {n: count for n, count in past.aborts.items() if n in workers}
     count = max(past.aborts.values(), default=0)
     for name in decided.aborting.keys() & workers.keys():
-        first_s = context.policy.recycle_of(workers[name].group).strategy.ready_timeout_s
+        first_s = context.policy.recycle_of(workers[name].platform.group).strategy.ready_timeout_s
         until = now + min(first_s * 2 ** min(count, 12), LONGEST_S)
         aborted[name], aborts[name] = (until, decided.aborting[name]), count + 1
     return aborted, aborts

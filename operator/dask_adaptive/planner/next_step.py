@@ -193,9 +193,9 @@ def scale_down(
         leaving: Workers of the whole cluster that are on their way out because nobody needs them.
     """
     desired = draft.number
-    unpinned = [w for w in ranked_pending(workers.pending) if w.manual_pin is None]
+    unpinned = [w for w in ranked_pending(workers.pending) if w.platform.manual_pin is None]
     deletions = tuple(
-        Delete(w.name, (), reason, f"not needed and not connected ({why})", w.uid)
+        Delete(w.name, (), reason, f"not needed and not connected ({why})", w.platform.uid)
         for w in unpinned[: workers.serving - desired]
         for reason, why in [w.absence]
     )
@@ -233,7 +233,9 @@ def scale_down(
 def delete_drained(workers: GroupWorkers) -> tuple[Delete, ...]:
     """Delete drained workers: they have no task and no last copy, and get no new work."""
     return tuple(
-        Delete(w.name, w.dask_names, Reason.DRAINED, "drained: no task, no last copy", w.uid)
+        Delete(
+            w.name, w.dask_names, Reason.DRAINED, "drained: no task, no last copy", w.platform.uid
+        )
         for w in workers.retiring
         if w.is_drained
     )

@@ -264,7 +264,7 @@ def ending(workers: Workers, *, or_too_short: bool = False) -> Workers:
     return [
         w
         for w in workers
-        if w.ends_at < inf
+        if w.platform.ends_at < inf
         or (p := w.process).lifetime_ends_at < inf
         or (or_too_short and p.too_short)
     ]
@@ -390,14 +390,14 @@ RULES = (
     ),
     QuotaRule(
         Reason.RECYCLE_REQUESTED, is_manual=True,
-        marked=lambda ws, at: [w for w in ws if w.recycle_asked],
-        limit=lambda w, at: 1.0 if w.recycle_asked else math.inf,
-        message=lambda w, *_: f"its replacement was requested: {w.recycle_asked}",
+        marked=lambda ws, at: [w for w in ws if w.platform.recycle_asked],
+        limit=lambda w, at: 1.0 if w.platform.recycle_asked else math.inf,
+        message=lambda w, *_: f"its replacement was requested: {w.platform.recycle_asked}",
     ),
     QuotaRule(
-        Reason.DRIFTED, marked=lambda ws, at: [w for w in ws if w.drift], is_manual=True,
-        limit=lambda w, at: 1.0 if w.drift and at.recycle.drift else math.inf,
-        message=lambda w, *_: f"differs from its worker group: {w.drift}",
+        Reason.DRIFTED, marked=lambda ws, at: [w for w in ws if w.platform.drift], is_manual=True,
+        limit=lambda w, at: 1.0 if w.platform.drift and at.recycle.drift else math.inf,
+        message=lambda w, *_: f"differs from its worker group: {w.platform.drift}",
     ),
 )  # fmt: skip
 
@@ -524,7 +524,7 @@ def _source(name: str, maximum: str, own: str) -> str:
 
 def life_of(worker: ObservedWorker) -> str:
     """The identity that quotas belong to: a new pod under the same name begins anew."""
-    return worker.pod_uid or worker.uid
+    return worker.platform.pod_uid or worker.platform.uid
 
 
 @lru_cache(maxsize=2**16)
@@ -580,6 +580,8 @@ def _with_walltimes(group: ObservedGroup, recycle: Recycle) -> ObservedGroup:
         return group
     workers = []
     for worker in group.workers:
-        ends_at = worker.pod_made_at + own_lifetime_s(worker, recycle.lifetime)
-        workers.append(replace(worker, ends_at=ends_at) if ends_at < worker.ends_at else worker)
+        ends_at = worker.platform.pod_made_at + own_lifetime_s(worker, recycle.lifetime)
+        if ends_at < worker.platform.ends_at:
+            worker = replace(worker, platform=replace(worker.platform, ends_at=ends_at))
+        workers.append(worker)
     return replace(group, workers=tuple(workers))

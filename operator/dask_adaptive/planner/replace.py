@@ -250,13 +250,13 @@ def _restarts(workers: GroupWorkers, at: RecycleContext) -> tuple[Restart, ...]:
     return tuple(
         Restart(
             w.name, w.dask_names, w.retires_for or Reason.RECYCLING,
-            "drained: no task, no last copy", w.pod, w.pod_uid,
+            "drained: no task, no last copy", w.platform.pod, w.platform.pod_uid,
         )
         for w in workers.restarting
         if w.is_drained
-        and w.pod
+        and w.platform.pod
         and w.name not in terminating
-        and (w.name not in done or w.pod_uid == done[w.name] != "")
+        and (w.name not in done or w.platform.pod_uid == done[w.name] != "")
     )  # fmt: skip
 
 
@@ -513,7 +513,7 @@ def count_heads(workers: GroupWorkers, past: Past, wanted: int, *, at: float) ->
 def _was_connected(worker: ObservedWorker, past: Past, at: float) -> bool:
     # Without a past, by its pod: one that is younger than its Deployment has come in the place of
     # another. Upstream's Deployments make their first pod within seconds.
-    is_next_pod = worker.made_at + FIRST_POD_S < worker.pod_made_at < at
+    is_next_pod = worker.platform.made_at + FIRST_POD_S < worker.platform.pod_made_at < at
     return bool(worker.terminating) or worker.name in past.seen or is_next_pod
 
 

@@ -88,7 +88,7 @@ class SimulatedPorts:
             deleting=worker.deleting,
             pod=f"{worker.name}-{worker.pod}",
             pod_uid=f"{worker.uid}-{worker.pod}",
-            pod_created_at=self._started + worker.pod_at,
+            pod_made_at=self._started + worker.pod_at,
             waiting="Unschedulable: the simulated cluster is full" if is_stuck else "",
             unscheduled_at=made_at if is_stuck else None,
         )

@@ -31,7 +31,7 @@ def test_groups_and_workers_with_their_pods() -> None:
     assert "uid-etl" == seen.uid
     assert worker == PlatformWorker(
         "w1", "uid-w1", "etl-default", ko.CREATED_AT, pod="w1-hash-x", addresses=("10.0.0.1",),
-        pod_uid="uid-w1-hash-x", pod_created_at=ko.CREATED_AT,
+        pod_uid="uid-w1-hash-x", pod_made_at=ko.CREATED_AT,
     )  # fmt: skip
 
 
@@ -211,8 +211,9 @@ def test_a_pods_life_begins_when_its_node_takes_it_on() -> None:
     found = [worker(ko.deployment(), *pods) for pods in ([started()], [ko.pod()], [])]
 
     assert [
-        ("uid-w1-hash-x", ko.CREATED_AT + HOUR / 2), ("uid-w1-hash-x", ko.CREATED_AT), ("", 0.0),
-    ] == [(w.pod_uid, w.pod_created_at) for w in found]  # fmt: skip
+        ("uid-w1-hash-x", ko.CREATED_AT + HOUR / 2), ("uid-w1-hash-x", ko.CREATED_AT),
+        ("", ko.CREATED_AT),
+    ] == [(w.pod_uid, w.pod_made_at) for w in found]  # fmt: skip
     assert NOW == ko.look(ko.cluster(), now=NOW).at
 
 

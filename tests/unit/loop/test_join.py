@@ -105,6 +105,9 @@ GRACE = "closing_gracefully"
     both_serve=([{}, {}], Serving()),
     both_have_drained=([{"leaving": Leaving.DRAINED}] * 2, Retiring(is_drained=True)),
     one_has_drained=([{"leaving": Leaving.DRAINED}, {"leaving": Leaving.DRAINING}], Retiring()),
+    one_leaves_for_a_quota=(
+        [{"leaving": Leaving.DRAINING, "leaving_reason": Reason.TASK_QUOTA}],
+        Retiring(Reason.TASK_QUOTA)),
     they_leave_together=([{"leaving": Leaving.DRAINED}, {}], Retiring()),
 )  # fmt: skip
 def test_the_lifecycle_of_a_worker(processes: list[dict[str, Any]], expected: Lifecycle) -> None:
@@ -191,7 +194,7 @@ def test_pods_that_share_an_address_are_told_apart_by_name(
 def test_the_next_pod_of_a_worker_is_on_another_node() -> None:
     cluster = joined(old(), terminating=(POD,), pod="w-old", node_terminating="node n1: cordoned")
 
-    assert "" == only(cluster).node_terminating
+    assert "" == only(cluster).platform.node_terminating
 
 
 def test_of_several_processes_in_a_pod_the_highest_use_of_each_counts() -> None:
@@ -220,29 +223,14 @@ def test_of_several_processes_in_a_pod_the_highest_use_of_each_counts() -> None:
     "created_at, expected",
     by_its_pod=(940.0, 60.0),
     another_clock_is_ahead=(1_000.5, 0.0),
-    unknown_as_old_as_its_deployment=(0.0, 5.0),
 )
 def test_the_age_of_a_pod(created_at: float, expected: float) -> None:
-    worker = PlatformWorker("w", "uid", GROUP, 995.0, pod_created_at=created_at)
+    worker = PlatformWorker("w", "uid", GROUP, 995.0, pod_made_at=created_at)
     view = PlatformView(groups=(ObservedGroup(GROUP, 1, handled=3),), workers=(worker,), at=1_000.0)
     cluster = join(KEY, view, ObservedScheduler())
 
     assert expected == cluster.clocks.pod_age_s(only(cluster))
     assert (1_000.0, 3) == (cluster.at, cluster.groups[0].handled)
-
-
-def test_what_the_platform_knows_of_quotas_is_carried_over() -> None:
-    worker = only(
-        joined(
-            process("w", leaving=Leaving.DRAINING, leaving_reason=Reason.TASK_QUOTA),
-            pod_uid="p", annotation_problem="?", recycle_asked="annotated", drift="image",
-        )
-    )  # fmt: skip
-
-    assert ("p", "?", "annotated", "image", Reason.TASK_QUOTA) == (
-        worker.pod_uid, worker.annotation_problem, worker.recycle_asked, worker.drift,
-        worker.retires_for,
-    )  # fmt: skip
 
 
 @pytest.mark.parametrize("names", [("w",), ("w-0", "w-1")])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -100,7 +99,7 @@ def test_what_a_worker_waits_for_its_admission_is_no_part_of_its_start() -> None
 def test_no_less_than_those_on_their_way_have_taken(
     known_s: float | None, age_s: float, changes: dict[str, Any], expected: float | None
 ) -> None:
-    one = dataclasses.replace(pending("w", age_s=age_s), **instants(**changes))
+    one = changed(pending("w", age_s=age_s), **instants(**changes))
 
     assert expected == at_least_as_long(
         known_s, PAST, [pending("v", age_s=1.0), one], Clocks(), now=0.0

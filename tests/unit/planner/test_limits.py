@@ -82,7 +82,7 @@ EVERYTHING = (20, 5, False, ("x",))
     [
         pytest.param(YOUNG, {"min_age_s": 59.0}, EVERYTHING, 1, id="just-old-enough"),
         pytest.param(YOUNG, {"min_age_s": 60.0}, None, 1, id="too-young"),
-        pytest.param(dataclasses.replace(A, ends_at=99.0), {"past": ABORTED, **IN_PLACE},
+        pytest.param(changed(A, ends_at=99.0), {"past": ABORTED, **IN_PLACE},
                      (0, 0, False, ()), 1, id="none-came-but-it-ends"),
         pytest.param(A, {"disruption": NEVER_FULL}, (0, 5, False, ("x",)), 2, id="never-for-tasks"),
     ],

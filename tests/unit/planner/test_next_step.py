@@ -147,7 +147,7 @@ def test_a_number_moves_from_those_that_are_there_or_were_asked_for(
 HELD_BUSY = Blocker("b", Reason.BUSY, "has tasks")
 IDLE = worker("i")
 NO_NODE = pending("p", waiting="0/3 nodes are available")
-GATED = replace(NO_NODE, name="g", uid="uid-g", gated=True, made_at=-900.0)
+GATED = pending("g", waiting="0/3 nodes are available", gated=True, made_at=-900.0)
 
 GONE = Delete("p", (), Reason.NEVER_CONNECTED, "0 3", "uid-p")
 NOT_ADMITTED = Delete("g", (), Reason.ADMISSION_GATED, "0 3", "uid-g")
@@ -159,7 +159,7 @@ LEFT = Retire("i", ("i",), Reason.UNDERUTILIZED, "1m40s 1")
     [
         pytest.param([IDLE, NO_NODE], 1, [GONE], [], Reason.NEVER_CONNECTED, "1 1 2",
                      id="in-the-words-of-the-platform"),
-        pytest.param([IDLE, replace(NO_NODE, manual_pin=ManualPin(60.0, ""))], 1, [], [],
+        pytest.param([IDLE, changed(NO_NODE, manual_pin=ManualPin(60.0, ""))], 1, [], [],
                      Reason.NO_CANDIDATES, "", id="pinned"),
         pytest.param([IDLE, NO_NODE, GATED], 2, [NOT_ADMITTED], [], Reason.ADMISSION_GATED, "1 2 3",
                      id="gated-ones-first"),
@@ -255,7 +255,7 @@ RECYCLED: dict[str, Any] = {"recycle": RECYCLE}
         pytest.param([A, LEAVES], 3, {"replicas": 1, "handled": 3}, (Reason.SETTLING, "3 1"),
                      id="not-handled-yet"),
         pytest.param([A, D], 3, {}, MORE, id="for-the-load"),
-        pytest.param([A, D, replace(LEAVES, node_terminating="cordoned")], 3, {},
+        pytest.param([A, D, changed(LEAVES, node_terminating="cordoned")], 3, {},
                      (Reason.NODE_GOING, "2 2"), id="for-those-on-a-terminating-node"),
         pytest.param([A, OLD], 2, {"desired": 2, **RECYCLED}, (Reason.RECYCLING, "1 1"),
                      id="for-one-that-is-replaced"),

@@ -14,7 +14,7 @@ from dask_adaptive.model.observed import ObservedWorker
 from dask_adaptive.model.plan import Plan, Retire
 from dask_adaptive.planner.leave import LITTLE
 from support.any_world import AnyWorld
-from support.worlds import NOW, PAST, POLICY, SHUFFLE, busy, cluster, past_of, plan, worker
+from support.worlds import NOW, PAST, POLICY, SHUFFLE, busy, changed, cluster, past_of, plan, worker
 
 
 def on(node: str, *names: str, **facts: Any) -> list[ObservedWorker]:
@@ -57,7 +57,7 @@ def test_as_many_leave_and_nobody_who_may_not(seed: int, nodes: list[str]) -> No
     def placed(names: Iterator[str]) -> Plan:
         groups = []
         for group in world.observed.groups:
-            workers = tuple(dataclasses.replace(w, node=next(names)) for w in group.workers)
+            workers = tuple(changed(w, node=next(names)) for w in group.workers)
             groups.append(dataclasses.replace(group, workers=workers))
         observed = dataclasses.replace(world.observed, groups=tuple(groups))
         return plan(observed, world.policy, world.past, now=NOW)

@@ -50,7 +50,7 @@ def test_another_process_begins_with_clean_memory(other: ObservedWorker) -> None
     first = seen(RecyclePast(), worker("a", use=Use(unmanaged=0.9, runs=5), pod_uid="1"))
     second = seen(first, other, at=NOW + 300)
 
-    assert {other.pod_uid: NOW + 300} == second.above_since
+    assert {other.platform.pod_uid: NOW + 300} == second.above_since
 
 
 def paced(

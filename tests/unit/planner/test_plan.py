@@ -181,16 +181,19 @@ def test_a_worker_leaves_only_if_unpinned_and_for_the_load_only_if_idle(seed: in
             assert not candidate.is_pinned
             assert not candidate.process.actors
             if action.reason is Reason.NODE_GOING:
-                assert candidate.node_terminating
+                assert candidate.platform.node_terminating
             if action.reason is Reason.UNDERUTILIZED:
                 assert not action.busy_ok
                 assert candidate.process.processing == 0
                 assert candidate.process.closable
-                assert case.observed.clocks.idle_s(candidate) >= idle_timeout_s[candidate.group]
+                assert (
+                    case.observed.clocks.idle_s(candidate)
+                    >= idle_timeout_s[candidate.platform.group]
+                )
         if isinstance(action, Delete):
             candidate = known[action.worker]
             assert not candidate.is_connected or candidate.is_drained
-            assert candidate.is_connected or candidate.manual_pin is None
+            assert candidate.is_connected or candidate.platform.manual_pin is None
 
 
 @given(seeds)
@@ -200,7 +203,7 @@ def test_none_is_called_back_to_a_node_that_goes(seed: int) -> None:
     for action in decided.actions:
         if isinstance(action, Cancel) and case.policy.mode is Mode.AUTO:
             candidate = known[action.worker]
-            assert not candidate.node_terminating or candidate.is_replaced
+            assert not candidate.platform.node_terminating or candidate.is_replaced
 
 
 @given(seeds)
@@ -210,7 +213,7 @@ def test_replacements_are_asked_for_before_anybody_leaves_for_its_node(seed: int
 
     for action in decided.actions:
         if isinstance(action, Retire) and action.reason is Reason.NODE_GOING:
-            left.add(known[action.worker].group)
+            left.add(known[action.worker].platform.group)
         is_fixed = action.reason is Reason.REPLICAS_CORRECTED
         if isinstance(action, SetReplicas) and action.group in left and not is_fixed:
             assert action.replicas <= by_name(case.observed)[action.group].replicas
@@ -218,7 +221,7 @@ def test_replacements_are_asked_for_before_anybody_leaves_for_its_node(seed: int
 
 def _is_doomed(w: ObservedWorker) -> bool:
     is_free = isinstance(w.lifecycle, Serving) and not w.is_pinned and not w.process.actors
-    return is_free and bool(w.node_terminating)
+    return is_free and bool(w.platform.node_terminating)
 
 
 @given(seeds)
@@ -249,7 +252,8 @@ def test_bounds_hold(seed: int) -> None:
             and a.reason in (Reason.UNDERUTILIZED, Reason.NEVER_CONNECTED)
         }  # fmt: skip
         back = sum(
-            isinstance(a, Cancel) and known[a.worker].group == group.name for a in decided.actions
+            isinstance(a, Cancel) and known[a.worker].platform.group == group.name
+            for a in decided.actions
         )
         has_minimum = group.allowance is None and policy.idle.action is IdleAction.NOTHING
         if gone and has_minimum:  # never below it

@@ -238,9 +238,9 @@ def ordered(workers: Sequence[ObservedWorker], recycle: Recycle, **settings: Any
 
 
 def facts(one: ObservedWorker) -> dict[str, Any]:
-    names = ("use", "pod_made_at", "ends_at", "drift", "recycle_asked")
-    process = {"too_short": one.process.too_short, "paused": one.process.is_paused}
-    return {**process, **{name: getattr(one, name) for name in names}}
+    names = ("pod_made_at", "ends_at", "drift", "recycle_asked")
+    process = {"too_short": one.process.too_short, "paused": one.process.is_paused, "use": one.use}
+    return {**process, **{name: getattr(one.platform, name) for name in names}}
 
 
 def test_the_most_pressing_comes_first() -> None:

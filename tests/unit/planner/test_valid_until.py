@@ -147,7 +147,7 @@ class _Older:
     def worker(self, worker: ObservedWorker) -> ObservedWorker:
         if not worker.is_pinned:
             return worker
-        manual = self._manual(worker.manual_pin)
+        manual = self._manual(worker.platform.manual_pin)
         return changed(worker, pins=self._held(worker.process.pins), manual_pin=manual)
 
     def _manual(self, pin: ManualPin | None) -> ManualPin | None:
