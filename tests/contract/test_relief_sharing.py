@@ -19,12 +19,12 @@ from distributed.protocol.serialize import ToPickle
 from distributed.utils_test import gen_cluster
 from packaging.version import Version
 
-from dask_adaptive_agent.patching import Patches
-from dask_adaptive_agent.relief.pickling import TaskPickles
-from dask_adaptive_agent.relief.sharing import MOST_LACKS, Sharing, workers_half
+from dask_adaptive_agent.component import Context
+from dask_adaptive_agent.relief.registry import Reliefs
+from dask_adaptive_agent.relief.sharing import MOST_LACKS, SharedPicklingRelief, workers_half
 from support.agent_pins import in_loop
 from support.agent_work import until
-from support.relief_pickling import Told, in_main
+from support.relief_pickling import in_main
 from support.relief_pickling import spec as spec_of
 
 # distributed 2023.8.1 is the first that pickles the callable with each task.
@@ -38,7 +38,7 @@ LARGE = 200_000
 
 
 @contextlib.asynccontextmanager
-async def shared(scheduler: Any) -> AsyncIterator[Sharing]:
+async def shared(scheduler: Any) -> AsyncIterator[SharedPicklingRelief]:
     sharing = installed(scheduler)
     try:
         await until_ready(scheduler, sharing)
@@ -47,15 +47,14 @@ async def shared(scheduler: Any) -> AsyncIterator[Sharing]:
         sharing.uninstall()
 
 
-def installed(scheduler: Any) -> Sharing:
-    meter: Any = Told()
-    sharing = Sharing(scheduler, Patches(scheduler), TaskPickles(), meter)
+def installed(scheduler: Any) -> SharedPicklingRelief:
+    sharing = SharedPicklingRelief(Reliefs(Context(scheduler, time.monotonic)))
     sharing.install()
 
     return sharing
 
 
-async def until_ready(scheduler: Any, sharing: Sharing) -> None:
+async def until_ready(scheduler: Any, sharing: SharedPicklingRelief) -> None:
     await until(lambda: len(scheduler.workers) == sharing.counts()["shared_workers"])
 
 
@@ -65,7 +64,7 @@ def large(n: int = LARGE) -> Callable[[Any], Any]:
     return functools.partial(lambda data, x: (len(data), x), data)
 
 
-def held_by(sharing: Sharing, worker: Any) -> dict[bytes, Any]:
+def held_by(sharing: SharedPicklingRelief, worker: Any) -> dict[bytes, Any]:
     """What a worker of this process holds."""
     line, _ = sharing._lines[worker.address]
     found: dict[bytes, Any] = workers_half().held.get(line.name, {})

@@ -33,7 +33,7 @@ from distributed.utils import ensure_memoryview
 
 from dask_adaptive_agent import patching, wire
 from dask_adaptive_agent.guard import logged
-from dask_adaptive_agent.patching import Patch, Patches
+from dask_adaptive_agent.patching import Patch
 from dask_adaptive_agent.relief.pickle_cache import PROTOCOL, KeptPickle
 from dask_adaptive_agent.relief.pickling import (
     PICKLES,
@@ -46,7 +46,6 @@ from dask_adaptive_agent.relief.pickling import (
     whole,
 )
 from dask_adaptive_agent.relief.registry import Mismatch, Reliefs
-from dask_adaptive_agent.relief.serialization import SerializationMeter
 
 logger = logging.getLogger(__name__)
 
@@ -106,6 +105,9 @@ if {NAME!r} not in sys.modules:
     sys.modules[{NAME!r}] = module
 """
 _FIRST = f"(exec(make, {{}}), __import__({NAME!r}).task(*args))[1]"
+
+#: The name of the relief as a plugin.
+PLUGIN = "dask-adaptive-shared"
 
 _numbers = itertools.count()
 _dropping: set[asyncio.Task[None]] = set()  # asyncio keeps no task by itself
@@ -188,43 +190,36 @@ class _Call:
         return self._reduced
 
 
-class Sharing(SchedulerPlugin):
+class SharedPicklingRelief(PicklingRelief, SchedulerPlugin):
     """
-    Shared callables in one scheduler. All on its event loop; nothing raises into it.
+    Callables are pickled once, and cross to each worker once. Nothing raises into the scheduler.
 
     It is a plugin because workers come and go.
     """
 
-    name = "dask-adaptive-shared"
-
-    def __init__(
-        self, scheduler: Any, patches: Patches, pickles: TaskPickles, meter: SerializationMeter
-    ) -> None:
-        self._scheduler = scheduler
-        self._patches, self._pickles, self._meter = patches, pickles, meter
+    def __init__(self, reliefs: Reliefs, choice: str = wire.SHARED) -> None:
+        super().__init__(reliefs, choice)
         self._prefix = f"{uuid.uuid4().hex}-"
         self._lines: dict[str, tuple[WorkerLine, Patch]] = {}  # by the worker's address
         self._gone: Counter[str] = Counter()  # counts of those that have gone
-        self._returns: Patch | None = None
 
     def install(self) -> None:
-        """Raises `Mismatch` when upstream is not as expected."""
+        super().install()
         self._prove()
-        self._returns = self._patches.listen(patching.RESCHEDULE, self._returned)
-        self._scheduler.add_plugin(self, name=self.name)
-        for worker in list(self._scheduler.workers):
+        self.patches.listen(patching.RESCHEDULE, self._returned)
+        self.scheduler.add_plugin(self, name=PLUGIN)
+        for worker in list(self.scheduler.workers):
             self._begin(worker)
 
     def uninstall(self) -> None:
         """Stop. Tasks on their way that lack something come back, and are sent as ever."""
-        if self._returns is not None:
-            self._returns.remove()
-        if self._scheduler.plugins.get(self.name) is self:
-            self._scheduler.remove_plugin(name=self.name)
-        workers = [worker for worker in self._lines if worker in self._scheduler.workers]
+        super().uninstall()
+        if self.scheduler.plugins.get(PLUGIN) is self:
+            self.scheduler.remove_plugin(name=PLUGIN)
+        workers = [worker for worker in self._lines if worker in self.scheduler.workers]
         for worker in list(self._lines):
             self._end(worker)
-        if workers and self._scheduler.status is Status.running:
+        if workers and self.scheduler.status is Status.running:
             dropping = asyncio.ensure_future(self._drop(workers))
             _dropping.add(dropping)
             dropping.add_done_callback(_dropping.discard)
@@ -232,7 +227,7 @@ class Sharing(SchedulerPlugin):
     def counts(self) -> dict[str, int]:
         counts = sum((line.counts for line, _ in self._lines.values()), self._gone)
         known = {f"shared_{name}": counts[name] for name in ("uses", "definitions", "lacks")}
-        return {"shared_workers": len(self._lines), **known}
+        return {**super().counts(), "shared_workers": len(self._lines), **known}
 
     def add_worker(self, scheduler: Any, worker: str) -> None:
         # Fail open: it is sent everything with each task.
@@ -260,12 +255,12 @@ class Sharing(SchedulerPlugin):
         self._end(worker)
         if worker.startswith("inproc://"):
             return  # nothing is pickled on the way to it
-        memory_limit = self._scheduler.workers[worker].memory_limit or sys.maxsize
+        memory_limit = self.scheduler.workers[worker].memory_limit or sys.maxsize
         most_bytes = min(int(memory_limit * PART_OF_MEMORY), MOST_HELD_BYTES)
-        line = WorkerLine(f"{self._prefix}{next(_numbers)}-", self._pickles, most_bytes)
+        line = WorkerLine(f"{self._prefix}{next(_numbers)}-", PICKLES, most_bytes)
         # The order of messages is decided there, whoever sends.
-        stream = self._scheduler.stream_comms[worker]
-        patch = self._patches.put(patching.STREAM_SEND, partial(self._sending, line), stream)
+        stream = self.scheduler.stream_comms[worker]
+        patch = self.patches.put(patching.STREAM_SEND, partial(self._sending, line), stream)
         self._lines[worker] = line, patch
 
     def _end(self, worker: str) -> None:
@@ -297,7 +292,7 @@ class Sharing(SchedulerPlugin):
             message["run_spec"], nbytes = line.pickled(spec.data)
         except Exception:
             return  # stock code knows what to do, or how to fail
-        self._meter.add(callable_of(spec.data), perf_counter() - started, nbytes)
+        self.meter.add(callable_of(spec.data), perf_counter() - started, nbytes)
 
     def _returned(self, message: dict[str, Any]) -> None:
         """A task has come back; it may have raised `Reschedule` itself."""
@@ -312,25 +307,4 @@ class Sharing(SchedulerPlugin):
         message = {"op": "run", "function": pickle.dumps(function, PROTOCOL)}
         # Fail open: they hold it until they end.
         with logged(logger, "Failed to have workers drop callables"):
-            await self._scheduler.broadcast(msg=message, workers=workers, on_error="ignore")
-
-
-class SharedPicklingRelief(PicklingRelief):
-    """Callables are pickled once, and cross to each worker once."""
-
-    def __init__(self, reliefs: Reliefs, choice: str = wire.SHARED) -> None:
-        super().__init__(reliefs, choice)
-        self._sharing = Sharing(self.scheduler, self.patches, PICKLES, self.meter)
-
-    def install(self) -> None:
-        super().install()
-        self._sharing.install()
-
-    def uninstall(self) -> None:
-        try:
-            self._sharing.uninstall()
-        finally:
-            super().uninstall()
-
-    def counts(self) -> dict[str, int]:
-        return {**super().counts(), **self._sharing.counts()}
+            await self.scheduler.broadcast(msg=message, workers=workers, on_error="ignore")
