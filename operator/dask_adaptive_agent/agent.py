@@ -331,7 +331,7 @@ class Agent(Parts, SchedulerPlugin):
             if start == "memory" and key in self.vetoes.copies:
                 self.vetoes.copies.forget(key)
         elif type(key) is str and key.startswith(BARRIER):
-            self.barriers.transition(key, start, finish)
+            self.barriers.transition(key, finish)
 
     def restart(self, scheduler: Scheduler) -> None:
         # Scheduler.restart guards it; `restarts` cannot fail.

@@ -37,51 +37,35 @@ class Failure:
     record: Record
     text: str
     pattern: str  # empty: none matched
-    is_recent: bool = True
-    is_forgiven: bool = False
 
     def forgive(self) -> None:
-        if self.is_forgiven:
-            return
-        self.is_forgiven = True
-        if self.is_recent:
-            self.record.count -= 1
-        if self in self.record.matched:
-            self.record.matched.remove(self)
+        """Harmless when it is forgiven, or forgotten, already."""
+        for kept in (self.record.recent, self.record.matched):
+            if self in kept:
+                kept.remove(self)
 
 
 @dataclass(eq=False)
 class Record:
-    """The failures of one worker."""
+    """The failures of one worker that are not forgiven."""
 
-    recent: deque[Failure] = field(default_factory=deque)
-    count: int = 0  # of the recent ones, those that are not forgiven
-    #: The first that patterns matched and that are not forgiven, however long ago.
-    matched: list[Failure] = field(default_factory=list)
+    recent: deque[Failure] = field(default_factory=lambda: deque(maxlen=MOST_FAILURES))
+    matched: list[Failure] = field(default_factory=list)  # by patterns: the first, however long ago
 
     @property
     def match(self) -> Failure | None:
         return self.matched[0] if self.matched else None
 
     def add(self, failure: Failure) -> None:
-        if len(self.recent) == MOST_FAILURES:
-            self._drop()
         self.recent.append(failure)
-        self.count += 1
         if failure.pattern and len(self.matched) < KEPT_MATCHES:
             self.matched.append(failure)
 
     def within(self, window_s: float, now: float) -> int:
         """Counts those of the last `window_s`; older ones are forgotten."""
         while self.recent and self.recent[0].at <= now - window_s:
-            self._drop()
-        return self.count
-
-    def _drop(self) -> None:
-        oldest = self.recent.popleft()
-        oldest.is_recent = False
-        if not oldest.is_forgiven:
-            self.count -= 1
+            self.recent.popleft()
+        return len(self.recent)
 
 
 @dataclass(eq=False)

@@ -236,12 +236,11 @@ class Barriers(Component):
             if type(key) is str and key.startswith(BARRIER) and ts.state == "waiting":
                 self._add(key, now)
 
-    def transition(self, key: Any, start: str, finish: str) -> None:
+    def transition(self, key: str, finish: str) -> None:
         """To be called for each one to or from `waiting`."""
-        if type(key) is str and key.startswith(BARRIER):
-            self._known.pop(key, None)
-            if finish == "waiting":
-                self._add(key, self.clock())
+        self._known.pop(key, None)
+        if finish == "waiting":
+            self._add(key, self.clock())
 
     def _add(self, key: str, now: float) -> None:
         self._known[key] = now, math.inf
