@@ -335,7 +335,7 @@ class Agent(Parts, SchedulerPlugin):
 
     def restart(self, scheduler: Scheduler) -> None:
         # Scheduler.restart guards it; `restarts` cannot fail.
-        self.upstream_calls.restarts()
+        self.drains.restarts()
 
     def remove_client(self, scheduler: Scheduler, client: str) -> None:
         # Fail closed: its pins end by themselves, at their own time.

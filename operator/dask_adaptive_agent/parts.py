@@ -10,7 +10,7 @@ from dask_adaptive_agent.component import Context
 from dask_adaptive_agent.demand.client_calls import ClientCalls
 from dask_adaptive_agent.demand.demand import DemandView
 from dask_adaptive_agent.demand.durations import Durations
-from dask_adaptive_agent.drain.drains import Drains, UpstreamCalls
+from dask_adaptive_agent.drain.drains import Drains
 from dask_adaptive_agent.pins.pinned_workers import KnownWorkers, PinnedWorkers, WorkerFloors
 from dask_adaptive_agent.quotas.cordons import Cordons
 from dask_adaptive_agent.relief.registry import Reliefs, at_start
@@ -40,7 +40,6 @@ class Parts(Context):
         self.cordons = Cordons(self, self.service, self.pins, self.durations)
         self.vetoes = Vetoes(self, self.service, self.pins, self.clients)
         self.drains = Drains(self, self.cordons, self.vetoes)
-        self.upstream_calls = UpstreamCalls(self, self.pins, self.drains)
         self.closing = WorkersToClose(self, self.vetoes, self.shuffles)
         # The rest reports, puts off, or takes off a load.
         self.barriers = Barriers(self, self.shuffles)
@@ -52,7 +51,7 @@ class Parts(Context):
         #: first needed.
         self.hooks = {
             "counting": self.cordons.install,
-            "orders": self.upstream_calls.install,
+            "orders": self.drains.install,
             "removals": lambda patches: patches.before_removals(self.drains.removing),
             "gates": self.service.install,
             "copies": self.vetoes.copies.install,

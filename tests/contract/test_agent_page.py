@@ -375,7 +375,7 @@ async def test_what_fails_while_somebody_looks_is_logged_once(s, a, caplog) -> N
     for _ in range(3):
         view.update()
 
-    assert 1 == len([r for r in caplog.records if "Failed to update the page" in r.message])
+    assert 1 == len([r for r in caplog.records if "the page in the dashboard" in r.message])
     code, body = await get(s, "adaptive")
     assert 200 == code, body
     assert 200 == (await get(s, "workers"))[0]

@@ -6,7 +6,6 @@ calls that retire workers.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,7 +20,6 @@ from dask_adaptive_agent.component import Component, Context
 from dask_adaptive_agent.drain.drain import Drain, DrainTools, Terms, rename
 from dask_adaptive_agent.guard import logged
 from dask_adaptive_agent.patching import Call, Patches
-from dask_adaptive_agent.pins.pinned_workers import PinnedWorkers
 from dask_adaptive_agent.quotas.cordons import Cordons
 from dask_adaptive_agent.service.service import Gate
 from dask_adaptive_agent.service.vetoes import Veto, Vetoes
@@ -242,24 +240,77 @@ class Drains(Component):
         if drain is not None:
             drain.closes_since = self.clock()
 
-    @contextlib.contextmanager
-    def others_retire(self, workers: Iterable[WorkerState]) -> Iterator[dict[str, Any]]:
+    def install(self, patches: Patches) -> None:
         """
-        While somebody's own `retire_workers` runs: put what it returns into what is given.
+        Wrap `retire_workers`. A call that names workers is obeyed, and noted if it breaks pins; one
+        that names none goes through `workers_to_close`.
+        """
+        # Upstream's HTTP API calls the method.
+        patches.put(patching.RETIRE_WORKERS, self._retiring)
+        patches.put(patching.RETIRE_WORKERS_RPC, self._retiring)
 
-        A drain that may be refused ends here: the worker is theirs now. `Scheduler.retire_workers`
-        gives back the status that it has found, which may have been ours, so those that it could
-        not retire are brought back to service here.
-        """
-        taken = [self._taken_over(ws) for ws in workers]
-        retired: dict[str, Any] = {}
+    def restarts(self) -> None:
+        """`SchedulerPlugin.restart`: `Scheduler.restart` is about to restart all workers."""
+        self._note_pins("restart", list(self.scheduler.workers.values()), "restart")
+
+    def _retiring(self, stock: Call) -> Call:
+        @wraps(stock)
+        async def retire_workers(*args: Any, **kwargs: Any) -> Any:
+            args, kwargs = _readable(args, kwargs)
+            workers = args[0] if args else kwargs.get("workers")
+            stimulus = str(kwargs.get("stimulus_id") or "")
+            if stimulus.startswith(LIFETIME):
+                # Never raises, unless it is cancelled: then the call is, too.
+                for address in workers or ():
+                    await self.lifetime(address)
+                return await stock(*args, **kwargs)
+            named = self._named(workers or (), kwargs.get("names"))
+            self._note_pins("retire", named, stimulus)
+            retired: dict[str, Any] = {}
+            taken = [self._taken_over(ws) for ws in named]
+            try:
+                retired = await stock(*args, **kwargs)
+            finally:
+                for gate in taken:
+                    self._others_are_done(gate, is_retired=gate.ws.address in retired)
+            return retired
+
+        return retire_workers
+
+    def _named(self, addresses: Iterable[str], names: Iterable[Any] | None) -> list[WorkerState]:
+        """Workers by name, or else by address."""
+        known = self.scheduler.workers
         try:
-            yield retired
-        finally:
-            for gate in taken:
-                self._others_are_done(gate, is_retired=gate.ws.address in retired)
+            if names is not None:
+                texts = {str(name) for name in names}  # as Scheduler.retire_workers compares them
+                return [ws for ws in known.values() if str(ws.name) in texts]
+            return [known[address] for address in dict.fromkeys(addresses) if address in known]
+        except Exception:
+            # Fail open: upstream's code judges its arguments.
+            logger.exception("Failed to find the workers that a call names")
+            return []
+
+    def _note_pins(self, verb: str, named: list[WorkerState], stimulus: str) -> None:
+        """Note the pins that a call breaks, if any."""
+        if stimulus.startswith((OURS, NOT_ANSWERING)):
+            return
+        # Fail open: the call is obeyed, noted or not.
+        with logged(logger, "Failed to find the pins that a call to %s workers has broken", verb):
+            leaving = self.service.out_of_service()  # their pins have been respected
+            staying = [ws for ws in named if ws.address not in leaving]
+            pinned = [(ws, held) for ws in staying if (held := self._cordons.pins.holders(ws))]
+            if not pinned:
+                return
+            shown = [f"{ws.name} ({', '.join(held)})" for ws, held in pinned[:3]]
+            if len(pinned) > 3:
+                shown.append(f"{len(pinned) - 3} more")
+            call = f" ({stimulus})" if stimulus else ""
+            names = [str(ws.name) for ws, _ in pinned]
+            words = f"somebody{call} named pinned workers to {verb}, and was obeyed: "
+            self.context.notes.add(wire.N_PINS_OVERRIDDEN, words + "; ".join(shown), names)
 
     def _taken_over(self, ws: WorkerState) -> Gate:
+        """Somebody's own `retire_workers` begins; a drain that may be refused ends."""
         self._verdicts.pop(ws.address, None)
         drain = self.ongoing.get(ws.address)
         if drain is not None and drain.terms.is_refusable:
@@ -267,6 +318,10 @@ class Drains(Component):
         return self.service.hand_to_stock(ws)
 
     def _others_are_done(self, gate: Gate, *, is_retired: bool) -> None:
+        """
+        The call has ended. `Scheduler.retire_workers` gives back the status that it has found,
+        which may have been ours, so one that it could not retire is brought back to service here.
+        """
         gate.others -= 1
         if gate.others or self.service.gate_of(gate.ws.address) is not gate:
             return  # the worker is gone, or another call goes on
@@ -399,78 +454,6 @@ def combined(name: str, outcomes: Sequence[wire.RetireOutcome]) -> wire.RetireOu
 
 def _gone(name: str) -> wire.RetireOutcome:
     return outcome(name, "gone", "no such worker")
-
-
-class UpstreamCalls(Component):
-    """
-    Wraps `retire_workers` of one scheduler, and hears of `restart`. A call that names workers is
-    obeyed, and noted if it breaks pins; one that names none goes through `workers_to_close`.
-    """
-
-    def __init__(self, context: Context, pins: PinnedWorkers, drains: Drains) -> None:
-        super().__init__(context)
-        self._pins, self._drains = pins, drains
-
-    def install(self, patches: Patches) -> None:
-        # Upstream's HTTP API calls the method.
-        patches.put(patching.RETIRE_WORKERS, self._retiring)
-        patches.put(patching.RETIRE_WORKERS_RPC, self._retiring)
-
-    def restarts(self) -> None:
-        """`SchedulerPlugin.restart`: `Scheduler.restart` is about to restart all workers."""
-        self._note_pins("restart", list(self.scheduler.workers.values()), "restart")
-
-    def _retiring(self, stock: Call) -> Call:
-        @wraps(stock)
-        async def retire_workers(*args: Any, **kwargs: Any) -> Any:
-            args, kwargs = _readable(args, kwargs)
-            workers = args[0] if args else kwargs.get("workers")
-            stimulus = str(kwargs.get("stimulus_id") or "")
-            if stimulus.startswith(LIFETIME):
-                # Never raises, unless it is cancelled: then the call is, too.
-                for address in workers or ():
-                    await self._drains.lifetime(address)
-                return await stock(*args, **kwargs)
-            named = self._named(workers or (), kwargs.get("names"))
-            self._note_pins("retire", named, stimulus)
-            with self._drains.others_retire(named) as retired:
-                answer = await stock(*args, **kwargs)
-                retired.update(answer)
-            return answer
-
-        return retire_workers
-
-    def _named(self, addresses: Iterable[str], names: Iterable[Any] | None) -> list[WorkerState]:
-        """Workers by name, or else by address."""
-        known = self.scheduler.workers
-        try:
-            if names is not None:
-                texts = {str(name) for name in names}  # as Scheduler.retire_workers compares them
-                return [ws for ws in known.values() if str(ws.name) in texts]
-            return [known[address] for address in dict.fromkeys(addresses) if address in known]
-        except Exception:
-            # Fail open: upstream's code judges its arguments.
-            logger.exception("Failed to find the workers that a call names")
-            return []
-
-    def _note_pins(self, verb: str, named: list[WorkerState], stimulus: str) -> None:
-        """Note the pins that a call breaks, if any."""
-        if stimulus.startswith((OURS, NOT_ANSWERING)):
-            return
-        # Fail open: the call is obeyed, noted or not.
-        with logged(logger, "Failed to find the pins that a call to %s workers has broken", verb):
-            leaving = self._drains.service.out_of_service()  # their pins have been respected
-            staying = [ws for ws in named if ws.address not in leaving]
-            pinned = [(ws, held) for ws in staying if (held := self._pins.holders(ws))]
-            if not pinned:
-                return
-            shown = [f"{ws.name} ({', '.join(held)})" for ws, held in pinned[:3]]
-            if len(pinned) > 3:
-                shown.append(f"{len(pinned) - 3} more")
-            call = f" ({stimulus})" if stimulus else ""
-            names = [str(ws.name) for ws, _ in pinned]
-            words = f"somebody{call} named pinned workers to {verb}, and was obeyed: "
-            self.context.notes.add(wire.N_PINS_OVERRIDDEN, words + "; ".join(shown), names)
 
 
 def _readable(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

@@ -110,7 +110,6 @@ class View:
 
     def __init__(self, looks: Looks) -> None:
         self._looks = looks
-        self._has_failed = False
         self.head = models.Div(text="", sizing_mode="stretch_width")
         self.tables = {name: Table(name) for name in TABLES}
         parts = [part for table in self.tables.values() for part in table.parts]
@@ -119,12 +118,10 @@ class View:
 
     def update(self) -> None:
         """Called every second while somebody looks. Never raises: Bokeh would log it each time."""
-        try:
-            look = self._looks.take()
-            self.head.text = look.summary
-            for name, table in self.tables.items():
-                table.update(look.tables[name])
-        except Exception:
-            if not self._has_failed:
-                self._has_failed = True
-                logger.exception("Failed to update the page in the dashboard")
+        self._looks.parts.guard.section("the page in the dashboard", self._update, None)
+
+    def _update(self) -> None:
+        look = self._looks.take()
+        self.head.text = look.summary
+        for name, table in self.tables.items():
+            table.update(look.tables[name])

@@ -86,7 +86,7 @@ class Gate:
     #: It was told to serve again, and has not confirmed it: that it was frozen may be heard yet,
     #: and would take it out of service again.
     is_settling: bool = False
-    #: Calls of somebody else that retire the worker now: `Drains.others_retire`.
+    #: Calls of somebody else that retire the worker now: `Drains.install`.
     others: int = 0
 
     def __post_init__(self) -> None:
