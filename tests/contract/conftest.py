@@ -12,7 +12,7 @@ from distributed import Client, Scheduler, Worker
 from dask_adaptive_agent.agent import install
 from support.agent_pins import Sync, sync_cluster
 from support.agent_quota import BEFORE
-from support.agent_work import RUNS, until
+from support.agent_work import MAY_END, RUNS, until
 
 #: What tests the operator's side, which needs a newer Python than the agent.
 if sys.version_info < (3, 11):
@@ -46,6 +46,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _no_runs_yet() -> Iterator[None]:
     for runs in (RUNS, BEFORE):
         runs.clear()
+    MAY_END.clear()
     yield
     for runs in (RUNS, BEFORE):
         runs.clear()

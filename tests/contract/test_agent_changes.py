@@ -209,8 +209,9 @@ async def test_what_a_caller_was_answered_meanwhile_is_no_news(c, s, a, b) -> No
     await caller.settled()
     waiting = asyncio.ensure_future(caller.wait(1.5))
     await asyncio.sleep(0.1)
-    await pinned(s, None, c, a)
-    seen = await ask(s, wire.OBSERVE, **caller.request())
+    # In one turn of the loop, so that the answer to this comes before the one that waits.
+    s.handlers[wire.PIN](names=["x"], source=wire.MANUAL, owner="me", ttl_ms=60_000)
+    seen = s.handlers[wire.OBSERVE](**caller.request())
     answer, _ = await waiting
 
     assert 1 == len(seen["pins"])

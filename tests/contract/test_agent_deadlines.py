@@ -19,7 +19,7 @@ from dask_adaptive_agent.agent import install, uninstall
 from support.agent_cluster import with_agent
 from support.agent_fakes import fake_worker
 from support.agent_quota import limit, limit_ends, meters, notes
-from support.agent_work import RUNS, ask, pin, running, slow, until
+from support.agent_work import MAY_END, RUNS, ask, held, pin, running, slow, until
 
 #: With and without a queue in the scheduler.
 SATURATIONS = (1.1, float("inf"))
@@ -193,7 +193,7 @@ async def test_an_end_that_has_passed_is_none(c, s, *workers, saturation) -> Non
     s.WORKER_SATURATION = saturation
     await limit_ends(s, {w.name: 0 for w in workers}, fresh_ms=3_600_000)
     futures = c.map(slow, range(24), delay_s=0.1)
-    await wait(futures, timeout=5)
+    await wait(futures, timeout=20)
 
     assert {str(w.name) for w in workers} == ran_on(s, futures)
     assert [] == (await meters(s))["too_short"]
@@ -306,7 +306,8 @@ async def test_what_nobody_in_service_takes_waits_for_those_on_their_way(c, s, a
     """Of tasks of unknown duration a worker gets more than it has threads, as upstream does."""
     await known(c, s, seconds=0.5)
     mine = list(range(100, 112))  # a thread of the test before may add its own a moment later
-    futures = c.map(slow, mine, delay_s=0.5, workers=[a.address, b.address])
+    where = [a.address, b.address]
+    futures = c.map(held, mine, key=[f"slow-{i}" for i in mine], workers=where)
     await until(lambda: a.state.executing_count and b.state.executing_count)
     for future in futures:  # anybody may have them now
         s.tasks[future.key].worker_restrictions = set()
@@ -316,6 +317,7 @@ async def test_what_nobody_in_service_takes_waits_for_those_on_their_way(c, s, a
     await until(lambda: len(s.unrunnable) + len(s.queued) >= 8)
     begun = len(RUNS)
 
+    MAY_END.set()
     async with Worker(s.address, nthreads=4, name="new"):
         await wait(futures)
         ran = [i for i in RUNS if i in mine]  # once it ends, what only it has runs again
@@ -395,11 +397,12 @@ async def test_a_long_task_that_begins_again_goes_to_who_can_finish_it(c, s, a, 
     """It ran, so it kept nobody from anything, until its worker was lost."""
     await known(c, s)
     await limit_ends(s, {a.name: LEFT_S})
-    future = await running(c, b, 1, 0.5, allow_other_workers=True)
+    future = await running(c, b, 1, key="slow-1", allow_other_workers=True)
     await until(lambda: s.workers[a.address] in s.running)
     async with Worker(s.address, nthreads=1, name="new"):
         await until(lambda: len(s.running) == 3)
         await s.remove_worker(b.address, stimulus_id="test", close=False)
+        MAY_END.set()
         await future
         assert {"new"} == ran_on(s, [future])
 
@@ -463,7 +466,7 @@ async def test_a_worker_that_is_short_of_time_is_not_at_a_limit(c, s, a, b, agen
     """It is named as too short; it can be retired, and comes back to where it was."""
     await known(c, s)
     await limit_ends(s, {a.name: LEFT_S})
-    futures = c.map(slow, range(2), delay_s=1)
+    futures = c.map(held, range(2), key=["slow-1", "slow-2"])
     await until(lambda: s.workers[a.address] not in s.running)
 
     seen = await ask(s, wire.OBSERVE, meters=True)
@@ -476,6 +479,7 @@ async def test_a_worker_that_is_short_of_time_is_not_at_a_limit(c, s, a, b, agen
     assert [] == (await meters(s))["too_short"]
     await ask(s, wire.CANCEL, names=[str(a.name)])
     assert [str(a.name)] == (await meters(s))["too_short"]
+    MAY_END.set()
     await wait(futures)
 
 

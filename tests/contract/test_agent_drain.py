@@ -14,9 +14,11 @@ from dask_adaptive_agent import wire
 from support.agent_cluster import with_agent
 from support.agent_quota import cordoned, limit
 from support.agent_work import (
+    MAY_END,
     RUNS,
     Counter,
     ask,
+    held,
     holding,
     leave,
     pin,
@@ -75,11 +77,12 @@ async def test_draining_a_busy_worker_redoes_nothing(c, s, a, b, d, agent, way) 
 @both_ways
 @with_agent(config={"distributed.scheduler.worker-saturation": "inf"})
 async def test_tasks_not_started_are_moved_and_new_ones_never_come(c, s, a, b, way) -> None:
-    futures = c.map(slow, range(20), delay_s=0.1)
+    futures = c.map(held, range(20))
     await until(lambda: len(s.workers[a.address].processing) >= 8 and a.state.executing_count)
 
     assert wire.DRAINING == await begin(s, a, way)
-    await until(lambda: len(s.workers[a.address].processing) <= 1, timeout_s=2)
+    await until(lambda: len(s.workers[a.address].processing) <= 1)
+    MAY_END.set()
     more = c.map(slow, range(20, 30), delay_s=0)
     await until_drained(s, a, way)
     await c.gather([*futures, *more])
@@ -92,12 +95,13 @@ async def test_tasks_not_started_are_moved_and_new_ones_never_come(c, s, a, b, w
 @with_agent()
 async def test_what_only_this_worker_may_run_runs_here(c, s, a, b, way) -> None:
     """Such are the outputs of shuffles: without it they would be unrunnable for ever."""
-    before = [c.submit(slow, i, 0.2, workers=[a.address], pure=False) for i in range(3)]
+    before = [c.submit(held, i, workers=[a.address], pure=False) for i in range(3)]
     await until(lambda: len(s.workers[a.address].processing) == 3)
     await begin(s, a, way)
 
     bound = [c.submit(slow, i, 0.01, workers=[a.address], pure=False) for i in range(5)]
     free = c.map(slow, range(10, 15), delay_s=0.01)
+    MAY_END.set()
     await c.gather([*before, *bound, *free])
 
     assert (8, 5) == (a.state.executed_count, b.state.executed_count)
@@ -113,12 +117,13 @@ async def test_what_only_this_worker_may_run_runs_here(c, s, a, b, way) -> None:
 async def test_a_long_running_task_is_waited_for(c, s, a, b, way) -> None:
     def seceding() -> None:
         secede()
-        slow("seceded", 0.4)
+        held("seceded")
 
     future = c.submit(seceding, workers=[a.address])
     await until(lambda: s.workers[a.address].long_running)
 
     assert wire.DRAINING == await begin(s, a, way)
+    MAY_END.set()
     await until_drained(s, a, way)
 
     assert future.done()
@@ -129,7 +134,7 @@ async def test_a_long_running_task_is_waited_for(c, s, a, b, way) -> None:
 @with_agent(config=QUIET)
 async def test_a_memory_monitor_cannot_bring_a_worker_back(c, s, a, b, way) -> None:
     await c.submit(slow, 0, 0, workers=[a.address])
-    future = await running(c, a, 1, 0.5)
+    future = await running(c, a, 1)
     await (limit(s, [a], 1) if way == "cordon" else begin(s, a, way))
 
     for status in (Status.paused, Status.running):
@@ -137,6 +142,7 @@ async def test_a_memory_monitor_cannot_bring_a_worker_back(c, s, a, b, way) -> N
         await until_heard(s, a)
 
     assert Status.closing_gracefully == s.workers[a.address].status
+    MAY_END.set()
     await future
 
 
@@ -274,9 +280,10 @@ async def called(seconds: float) -> int:
 @with_agent()
 async def test_processes_of_a_pod_are_removed_together(c, s, a, b) -> None:
     async with Worker(s.address, name="x-0"), Worker(s.address, name="x-1", nthreads=1) as busy:
-        task = await running(c, busy, 1, 0.5)
+        task = await running(c, busy, 1)
         assert [(wire.ACTIVE, wire.V_BUSY)] == await retire(s, "x", ends=wire.NAMES)
         assert 4 == len(s.workers)
+        MAY_END.set()
         await task
         await until_state(s, "x", wire.DRAINED, ends=wire.PROCESSES)
         assert {a.address, b.address} == set(s.workers)
@@ -284,10 +291,11 @@ async def test_processes_of_a_pod_are_removed_together(c, s, a, b) -> None:
 
 @with_agent()
 async def test_a_busy_worker_is_refused_unless_asked_for(c, s, a, b) -> None:
-    future = await running(c, a, 1, 0.3)
+    future = await running(c, a, 1)
 
     assert [(wire.ACTIVE, wire.V_BUSY)] == await retire(s, a.name)
     assert [(wire.DRAINING, "")] == await retire(s, a.name, **BUSY)
+    MAY_END.set()
     await future
     await until_state(s, a.name, wire.DRAINED)
     assert [1] == RUNS
@@ -361,7 +369,7 @@ async def test_copies_on_two_leaving_workers_are_moved_to_the_third(c, s, a, b, 
 @with_agent(config=QUIET)
 async def test_no_recipient_while_moving_brings_it_back(c, s, a, b) -> None:
     """The other worker pauses after the retirement has begun."""
-    future = await running(c, a, 1, 0.3)
+    future = await running(c, a, 1)
     await retire(s, a.name, **BUSY)
 
     b.status = Status.paused
@@ -370,6 +378,7 @@ async def test_no_recipient_while_moving_brings_it_back(c, s, a, b) -> None:
     assert wire.V_NO_RECIPIENT == outcome["veto"]
     await until(lambda: a.status == Status.running)
     assert s.workers[a.address] in s.running
+    MAY_END.set()
     await future
     assert [1] == RUNS
 
@@ -379,7 +388,7 @@ async def test_an_objection_that_ended_a_drain_is_none_once_it_stands_no_more(
     c, s, a, b, agent
 ) -> None:
     """A worker whose process was about to end was refused for one of long ago, and lost all."""
-    future = await running(c, a, 1, 0.5)
+    future = await running(c, a, 1)
     await retire(s, a.name, **BUSY)
     b.status = Status.paused
     await until(lambda: not agent.drains.ongoing)  # nobody has asked why
@@ -387,6 +396,7 @@ async def test_an_objection_that_ended_a_drain_is_none_once_it_stands_no_more(
     await until(lambda: s.workers[b.address] in s.running)
 
     assert [(wire.DRAINING, "")] == await retire(s, a.name, **BUSY)
+    MAY_END.set()
     await until_state(s, a.name, wire.DRAINED)
     await future
     assert [1] == RUNS
@@ -427,25 +437,26 @@ async def test_cancel_leaves_a_paused_worker_paused(c, s, a, b) -> None:
 async def test_deadline(c, s, a, b, on_timeout) -> None:
     kept = c.submit(slow, "kept", 0, workers=[a.address])
     await kept
-    future = await running(c, a, "long", 1.0)
+    future = await running(c, a, "long")
 
     await retire(s, a.name, deadline_ms=150, on_timeout=on_timeout, **BUSY)
     if on_timeout == "Abort":
         outcome = await until_state(s, a.name, wire.ACTIVE)
         assert wire.V_TIMEOUT == outcome["veto"]
         assert Status.running == s.workers[a.address].status
-        await future
     else:
         await until_state(s, a.name, wire.DRAINED)
         (row,) = (await ask(s, wire.OBSERVE))["retirements"]
         assert wire.DRAINED == row["state"]
         assert s.workers[a.address].processing
         assert kept.key in {getattr(k, "key", k) for k in s.workers[b.address].has_what}
+    MAY_END.set()
+    await future
 
 
 @with_agent()
 async def test_retiring_twice_is_the_same_retirement(c, s, a, b) -> None:
-    future = await running(c, a, 1, 0.3)
+    future = await running(c, a, 1)
 
     first = await retire(s, a.name, deadline_ms=60_000, **BUSY)
     second = await retire(s, a.name, deadline_ms=1, reason="another")
@@ -454,6 +465,7 @@ async def test_retiring_twice_is_the_same_retirement(c, s, a, b) -> None:
     (row,) = (await ask(s, wire.OBSERVE))["retirements"]
     assert "test" == row["reason"]
     assert 50_000 < row["left_ms"]
+    MAY_END.set()
     await future
 
 
@@ -512,10 +524,11 @@ async def test_of_workers_that_share_the_text_of_a_name_the_least_advanced_answe
     try:
         number = workers[0]
         await until(lambda: 3 == len(s.running))
-        future = await running(c, number, 1, 0.3)
+        future = await running(c, number, 1)
 
         assert [(wire.ACTIVE, wire.V_BUSY)] == await retire(s, "7")
         assert [(wire.DRAINING, "")] == await retire(s, "7", **BUSY)
+        MAY_END.set()
         await until_state(s, "7", wire.DRAINED)
         assert 2 == len((await ask(s, wire.OBSERVE))["retirements"])
         await future

@@ -16,6 +16,7 @@ from dask_adaptive_agent.drain import drain
 from dask_adaptive_agent.service import data_copier
 from support.agent_cluster import with_agent
 from support.agent_work import (
+    MAY_END,
     RUNS,
     Counter,
     ask,
@@ -47,13 +48,14 @@ def notes(agent: Any) -> list[tuple[str, str]]:
 @with_agent()
 async def test_data_goes_first_while_tasks_still_run(c, s, a, b) -> None:
     results = await holding(c, a, 8)
-    task = await running(c, a, "running", 1.0)
+    task = await running(c, a, "running")
 
     assert [wire.DRAINING] == await leave(s, a.name)
-    await until(lambda: all(kept(f.key, b) for f in results), timeout_s=0.8)
+    await until(lambda: all(kept(f.key, b) for f in results))
 
     assert a.state.executing_count
     assert Status.running == a.status  # the worker itself is not told yet
+    MAY_END.set()
     await until_left(s, a.name)
     assert kept(task.key, b)  # and so does what comes later
     await a.close()
@@ -203,7 +205,7 @@ async def test_a_worker_without_work_leaves_without_a_word(c, s, a, b, agent) ->
 )
 @with_agent()
 async def test_of_several_deadlines(c, s, a, b, said_s, counts_s) -> None:
-    future = await running(c, a, 1, 0.3)
+    future = await running(c, a, 1)
 
     for left_s in said_s:
         left = {} if left_s is None else {"left_ms": left_s * 1000}
@@ -213,6 +215,7 @@ async def test_of_several_deadlines(c, s, a, b, said_s, counts_s) -> None:
     assert counts_s * 1000 - 5_000 < row["left_ms"] <= counts_s * 1000
     assert "1 task" in row["message"]
     assert ("spot", str(a.name), wire.DRAINING) == (row["reason"], row["name"], row["state"])
+    MAY_END.set()
     await future
 
 
@@ -323,7 +326,7 @@ async def test_actors_are_waited_for(c, s, a, b) -> None:
 @with_agent()
 async def test_taking_the_agent_out_brings_workers_back_by_their_names(c, s, a, b) -> None:
     before = dict(s.aliases)
-    future = await running(c, a, 1, 0.5)
+    future = await running(c, a, 1)
     await leave(s, a.name)
     async with Worker(s.address, name=a.name, nthreads=1) as replacement:
         assert replacement.address == s.aliases[a.name]
@@ -334,6 +337,7 @@ async def test_taking_the_agent_out_brings_workers_back_by_their_names(c, s, a, 
 
     assert before == s.aliases
     assert s.workers[a.address] in s.running
+    MAY_END.set()
     await future
 
 

@@ -19,6 +19,7 @@ from dask_adaptive_agent.worker_side import lifetime
 from support.agent_cluster import with_agent, with_lifetimes
 from support.agent_quota import cordoned, limit
 from support.agent_work import (
+    MAY_END,
     RUNS,
     ask,
     count_runs,
@@ -55,7 +56,7 @@ async def test_a_call_without_recipients_keeps_nobody_out(c, s, a, b, cancelled)
     others = await holding(c, b, 4)
     results = c.map(slow, range(10, 14), delay_s=0, workers=[a.address])
     await wait(results)
-    task = await running(c, a, "running", 0.5, allow_other_workers=True)
+    task = await running(c, a, "running", allow_other_workers=True)
     await retire(s, a.name, **BUSY)
     if cancelled == "before":
         await ask(s, wire.CANCEL, names=[str(a.name)])
@@ -69,6 +70,7 @@ async def test_a_call_without_recipients_keeps_nobody_out(c, s, a, b, cancelled)
     if cancelled == "after":
         await ask(s, wire.CANCEL, names=[str(a.name)])
 
+    MAY_END.set()
     await serves(c, s, a)
     await serves(c, s, b)
     await c.gather([*results, *others, task])
@@ -376,7 +378,7 @@ async def test_a_lifetime_whose_connection_is_cut_ends_the_worker(
     c, s, a, b, agent, monkeypatch
 ) -> None:
     monkeypatch.setattr(drain, "OVERDUE_S", 0.3)
-    task = await running(c, a, "running", 1.0)
+    task = await running(c, a, "running")
     closing = asyncio.ensure_future(a.close_gracefully())
     await until(lambda: agent.drains.ongoing)
 
@@ -386,6 +388,7 @@ async def test_a_lifetime_whose_connection_is_cut_ends_the_worker(
     await asyncio.wait([closing])
     assert closing.exception() is not None
 
+    MAY_END.set()
     await task
     await until(lambda: a.address not in s.workers)
     await asyncio.wait_for(a.finished(), 20)

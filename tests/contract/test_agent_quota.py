@@ -26,9 +26,11 @@ from support.agent_quota import (
     runs,
 )
 from support.agent_work import (
+    MAY_END,
     RUNS,
     ask,
     count_runs,
+    held,
     leave,
     pin,
     retire,
@@ -298,10 +300,11 @@ async def test_exact_holds_for_who_leaves_while_nobody_else_serves(
 @with_agent()
 async def test_exact_holds_for_who_leaves_and_what_is_bound_to_it(c, s, a, b) -> None:
     await limit(s, [a], 3, exact=True)
-    first = c.submit(runs, 0, delay_s=0.2, workers=[a.address])
+    first = c.submit(held, 0, workers=[a.address])
     await until(lambda: a.state.executing_count)
     await leave(s, a.name)
     bound = c.map(runs, range(1, 6), delay_s=0.01, workers=[a.address])
+    MAY_END.set()
 
     await until_left(s, a.name)
 

@@ -15,7 +15,7 @@ from dask_adaptive_agent.agent import install
 from dask_adaptive_agent.quotas.worker_limits import SEARCHED, glob
 from support.agent_cluster import with_agent
 from support.agent_quota import cordoned, fails, limit, metered, runs
-from support.agent_work import RUNS, ask, running, until, until_state
+from support.agent_work import MAY_END, RUNS, ask, running, until, until_state
 
 CUDA = {"patterns": ["*CUDA error*", "*No space left*"]}
 
@@ -33,7 +33,7 @@ async def test_a_pattern_cordons_a_worker_before_its_task_is_tried_again(c, s, a
     await limit(s, [a, b], stops=1, **CUDA)
     where = {"workers": [a.address, b.address]}
     broken = [a.address]
-    hold = c.submit(runs, "hold", 0.3, workers=[b.address])  # so that a is the freer one
+    hold = c.submit(runs, "hold", 1.0, workers=[b.address])  # so that a is the freer one
     await until(lambda: b.state.executing_count)
     future = c.submit(fails, 1, "CUDA error: no", on=broken, retries=1, **where)
 
@@ -147,7 +147,7 @@ async def test_failing_workers_come_before_those_that_are_merely_done(c, s, a, b
 async def test_a_report_without_a_text_is_a_failure_like_any_other(c, s, a, b) -> None:
     await limit(s, [a, b], failures=1, **CUDA)
     handler = s.stream_handlers["task-erred"]
-    one, other = [await running(c, w, w.name, 3) for w in (a, b)]  # longer than what is asked
+    one, other = [await running(c, w, w.name) for w in (a, b)]
 
     more = {"stimulus_id": "x", "run_id": 1, "exception": None, "traceback": None}
     handler(key="unknown", worker=a.address, exception_text=None, **more)
@@ -158,6 +158,7 @@ async def test_a_report_without_a_text_is_a_failure_like_any_other(c, s, a, b) -
 
     assert {a.address: 1, b.address: 1} == await metered(s, "failures")
     assert {a.address, b.address} == set(await cordoned(s))
+    MAY_END.set()
 
 
 @with_agent()
@@ -221,10 +222,11 @@ def test_no_pattern_takes_long(pattern: str) -> None:
 async def test_what_stopped_a_scheduler_as_a_regular_expression_stops_nothing(c, s, a, b) -> None:
     await limit(s, [a, b], patterns=[r"\w+.*\w+Error: \d+"])
     report = {"worker": a.address, "exception_text": "a" * 500}
-    report["key"] = (await running(c, a, 1, 0.3)).key
+    report["key"] = (await running(c, a, 1)).key
     report |= {"exception": None, "traceback": None}
     began = process_time()
     s.stream_handlers["task-erred"](**report, stimulus_id="test", run_id=0)
 
     assert process_time() - began < 0.1
     assert 1 == (await metered(s, "failures"))[a.address]
+    MAY_END.set()

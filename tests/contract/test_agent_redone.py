@@ -11,9 +11,11 @@ from distributed import Worker, wait
 from dask_adaptive_agent import wire
 from support.agent_cluster import with_agent
 from support.agent_work import (
+    MAY_END,
     RUNS,
     ask,
     count_runs,
+    held,
     leave,
     retire,
     running,
@@ -49,9 +51,10 @@ async def test_a_worker_that_is_lost_with_a_task_and_results(c, s, a, b) -> None
     results = await holding(c, a, 3)
     assert (3, 3, 0, 0, 0) == tally(s, "tasks", "runs", "repeated", "interrupted", "erred")
     on_a = len(s.workers[a.address].has_what)
-    task = await running(c, a, "task", 0.5, **ANYWHERE)
+    task = await running(c, a, "task", **ANYWHERE)
 
     await s.remove_worker(a.address, stimulus_id="test", close=False)
+    MAY_END.set()
     await c.gather([*results, task])
 
     assert {**NOTHING, wire.LOST: on_a + 1} == await redone(s)
@@ -75,13 +78,14 @@ async def test_results_that_are_elsewhere_or_not_wanted_are_no_loss(c, s, a, b) 
 @with_agent()
 async def test_a_result_that_only_a_task_waits_for_is_a_loss(c, s, a, b) -> None:
     (first,) = await holding(c, a, 1)
-    other = c.submit(slow, 2, 0.6, workers=[b.address])
+    other = c.submit(held, 2, workers=[b.address])
     then = c.submit(slow, 3, 0, first, other, workers=[b.address])
     await until(lambda: then.key in s.tasks and b.state.executing_count)
     first.release()
     await until(lambda: not s.tasks[first.key].who_wants)
 
     await s.remove_worker(a.address, stimulus_id="test", close=False)
+    MAY_END.set()
     await then
 
     assert {**NOTHING, wire.LOST: 1} == await redone(s)
@@ -90,12 +94,13 @@ async def test_a_result_that_only_a_task_waits_for_is_a_loss(c, s, a, b) -> None
 
 @with_agent()
 async def test_a_retirement_that_is_forced(c, s, a, b) -> None:
-    task = await running(c, a, "task", 1.0, **ANYWHERE)
+    task = await running(c, a, "task", **ANYWHERE)
     how = {"busy_ok": True, "deadline_ms": 100, "on_timeout": "Force"}
     await retire(s, a.name, **how)
     await until_state(s, a.name, wire.DRAINED, **how)
 
     await s.remove_worker(a.address, stimulus_id="test", close=False)
+    MAY_END.set()
     await task
 
     assert {**NOTHING, wire.FORCED: 1} == await redone(s)
@@ -104,13 +109,14 @@ async def test_a_retirement_that_is_forced(c, s, a, b) -> None:
 @pytest.mark.long
 @with_agent()
 async def test_a_departure_whose_time_runs_out(c, s, a, b) -> None:
-    task = await running(c, a, "task", 3.0, **ANYWHERE)
+    task = await running(c, a, "task", **ANYWHERE)
 
     await leave(s, a.name, left_ms=500)
     await until(lambda: a.address not in s.workers)
 
     assert {**NOTHING, wire.ENDED: 1} == await redone(s)
-    task.release()
+    MAY_END.set()
+    await task
 
 
 @with_agent()

@@ -57,11 +57,11 @@ def test_a_block_gives_up_at_its_end(shared: Sync) -> None:
 
 
 def test_a_block_is_renewed(shared: Sync) -> None:
-    with want(5, ttl=1):
+    with want(5, ttl=3):
 
         async def longer() -> None:
             for _ in range(5):
-                await asyncio.sleep(0.5)
+                await asyncio.sleep(1)
                 assert [(5, "")] == await wants(shared.scheduler.address)
 
         shared.client.sync(longer)
@@ -69,7 +69,7 @@ def test_a_block_is_renewed(shared: Sync) -> None:
 
 
 def test_a_call_is_not_renewed(shared: Sync) -> None:
-    want(5, ttl=1)
+    want(5, ttl=3)
     assert [(5, "")] == seen(shared)
 
     shared.client.sync(until_none, shared.scheduler.address)

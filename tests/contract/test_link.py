@@ -43,8 +43,7 @@ from dask_adaptive_agent.agent import install, uninstall
 from dask_adaptive_lab.local import Machine
 from dask_adaptive_lab.rehearse.rehearsal import Rehearsal
 from dask_adaptive_lab.rehearse.views import Watcher
-from support.agent_work import heard, observe_once, until
-from support.tasks import slow
+from support.agent_work import MAY_END, heard, held, observe_once, until
 
 POLICY = Policy(ClusterRef("t"), 3)
 TOLD = Told("etl", "5 wanted", (("w1", "stays"),), ((1.5, "g", "LoadIncreased", "8 tasks"),))
@@ -250,13 +249,14 @@ async def test_demand_is_asked_for(s, there) -> None:
         Worker(s.address, nthreads=1, name="w1"),
         Client(s.address, asynchronous=True) as client,
     ):
-        futures = client.map(slow, range(5), seconds=0.3, pure=False)
+        futures = client.map(held, range(5), pure=False)
         while not s.running or not s.tasks:
             await asyncio.sleep(0.01)
         seen = await there.observe(demand=True)
 
         assert 5 == sum(p.unfinished for p in seen.demand.prefixes)
         assert (await there.observe()).demand is None, "not asked for"
+        MAY_END.set()
         await client.gather(futures)
         (worker,) = (await observe_once(s.address)).workers
         assert 5 == worker.use.runs, "meters are asked for"

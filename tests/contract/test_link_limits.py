@@ -21,8 +21,7 @@ from dask_adaptive.scheduler.link import Link, NoAgent, connect
 from dask_adaptive.scheduler.sent import SentLimits, limit_request
 from dask_adaptive_agent import wire
 from dask_adaptive_agent.agent import install, uninstall
-from support.agent_work import heard, until
-from support.tasks import slow
+from support.agent_work import MAY_END, heard, held, until
 
 POLICY = Policy(ClusterRef("t"), 3)
 POD_ENDING = Reason.POD_ENDING
@@ -235,7 +234,7 @@ async def test_a_worker_that_leaves_is_seen_as_departing_under_its_own_name(
     s, client, workers, link
 ) -> None:
     address = workers[0].address
-    task = client.submit(slow, 1, seconds=2.0, workers=["a"])
+    task = client.submit(held, 1, workers=["a"])
     await until(lambda: bool(s.workers[address].processing))
     before = await seen(link, address)
 
@@ -251,7 +250,8 @@ async def test_a_worker_that_leaves_is_seen_as_departing_under_its_own_name(
     assert 50 < after.terminates_at - time.monotonic() <= 60
     assert ("a", True) == (among_others.name, bool(among_others.terminating))
     assert ("a", "") == (new.name, new.terminating)
-    assert 1 == await task
+    MAY_END.set()
+    assert await task
 
 
 async def test_workers_that_are_not_there_are_gone(s, link) -> None:
@@ -271,7 +271,7 @@ async def test_a_refusal_is_an_error_in_the_agents_own_words(s, link) -> None:
 
 @pytest.mark.long
 async def test_a_busy_worker_is_retired_only_if_that_is_said(s, client, workers, link) -> None:
-    task = client.submit(slow, 1, seconds=3.0, workers=["a"], allow_other_workers=True)
+    task = client.submit(held, 1, workers=["a"], allow_other_workers=True)
     await until(lambda: bool(s.workers[workers[0].address].processing))
 
     refused = await link.retire(["a"], POLICY, Reason.UNDERUTILIZED)
@@ -279,7 +279,8 @@ async def test_a_busy_worker_is_retired_only_if_that_is_said(s, client, workers,
 
     assert [("active", Reason.BUSY)] == [(r.state, r.veto) for r in refused]
     assert ["draining"] == [r.state for r in begun]
-    assert 1 == await task
+    MAY_END.set()
+    assert await task
 
 
 async def test_without_the_agent_nobody_leaves(s, workers) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +26,17 @@ RUNS: list[Any] = []
 def slow(i: Any, delay_s: float = 0.1, *_: Any) -> bytes:
     RUNS.append(i)
     time.sleep(delay_s)
+    return b"x" * 1000
+
+
+#: Once it is set, tasks that are `held` end.
+MAY_END = threading.Event()
+
+
+def held(i: Any) -> bytes:
+    """Runs until the test lets it end: no machine is too slow for what comes before that."""
+    RUNS.append(i)
+    assert MAY_END.wait(60)
     return b"x" * 1000
 
 
@@ -73,9 +85,10 @@ def rechunked(c: Any, value: int = 1, plus: int = 0, blocks: int = BLOCKS) -> An
         return c.compute(y.sum() + plus)
 
 
-async def running(c: Any, worker: Any, i: Any, delay_s: float, **how: Any) -> Any:
-    """A task that runs on this worker now."""
-    future = c.submit(slow, i, delay_s, workers=[worker.address], **how)
+async def running(c: Any, worker: Any, i: Any, **how: Any) -> Any:
+    """A task that runs on this worker, until somebody sets `MAY_END`."""
+    MAY_END.clear()
+    future = c.submit(held, i, workers=[worker.address], **how)
     await until(lambda: worker.state.executing_count)
     return future
 
