@@ -321,13 +321,8 @@ def highest(uses: Iterable[Use]) -> Use:
     distinct = [use for use in uses if use is not UNUSED]
     if len(distinct) < 2:
         return distinct[0] if distinct else UNUSED
-    return Use(
-        runs=max(u.runs for u in distinct),
-        failures=max(u.failures for u in distinct),
-        match=_said(u.match for u in distinct),
-        process=max(u.process for u in distinct),
-        unmanaged=max(u.unmanaged for u in distinct),
-    )
+    most = {field.name: max(getattr(u, field.name) for u in distinct) for field in fields(Use)}
+    return Use(**{**most, "match": _said(u.match for u in distinct)})
 
 
 def _leaving(processes: Sequence[SchedulerWorker]) -> Leaving:

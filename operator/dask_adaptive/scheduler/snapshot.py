@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, TypeAlias, TypedDict
 
 import msgspec
@@ -237,14 +237,16 @@ class SnapshotReader:
 
     def _metered(self, columns: wire.Columns, meters: wire.Meters) -> _Fields:
         matched = dict(meters["matched"])
-        every = (columns["slot"], columns["memory"])
-        figures = zip(*every, meters["runs"], meters["failures"], meters["managed"], strict=True)
+        counts: dict[str, Any] = {f.name: meters.get(f.name) for f in fields(Use)}
+        counts = {name: column for name, column in counts.items() if column is not None}
         metered: _Fields = {}
-        for slot, memory, runs, failures, managed in figures:
+        every = (columns["slot"], columns["memory"], meters["managed"], *counts.values())
+        for slot, memory, managed, *counted in zip(*every, strict=True):
             # Of no limit nothing is a part.
             limit = self._introduced[slot]["memory_limit"] or math.inf
-            parts = memory / limit, max(0, memory - managed) / limit
-            metered[slot] = {"use": Use(runs, failures, matched.get(slot, ""), *parts)}
+            use = dict(zip(counts, counted, strict=True), match=matched.get(slot, ""))
+            unmanaged = max(0, memory - managed) / limit
+            metered[slot] = {"use": Use(**use, process=memory / limit, unmanaged=unmanaged)}
         for slot, left_ms in meters["lifetimes"]:
             metered[slot]["lifetime_ends_at"] = self._in(left_ms)
         for slot in meters["too_short"]:

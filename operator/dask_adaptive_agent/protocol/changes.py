@@ -37,6 +37,9 @@ SECTIONS = (
     "totals", "relief", "config_in_force", "demand", "wants", "serialized",
 )  # fmt: skip
 
+#: Meters of which each change is sent, however small.
+EXACT = frozenset({"failures", "matched", "lifetimes", "too_short"})
+
 #: Durations that change with the clock alone: counted from an instant, and until one.
 SINCE, UNTIL = frozenset({"for_ms"}), frozenset({"left_ms", "latest_ms"})
 
@@ -294,8 +297,8 @@ def _meter_rows(snapshot: Mapping[str, Any]) -> Iterable[Row]:
         marks.setdefault(slot, []).append((snapshot["now_ms"] + left_ms) // 10_000)
     for slot in meters["too_short"]:
         marks.setdefault(slot, []).append(True)
-    columns = [meters[name] for name in ("failures", "runs", "managed")]
-    for slot, failures, *rough in zip(snapshot["workers"]["slot"], *columns):
+    columns = [v for name, v in meters.items() if isinstance(v, list) and name not in EXACT]
+    for slot, failures, *rough in zip(snapshot["workers"]["slot"], meters["failures"], *columns):
         yield slot, (failures, marks.get(slot)), tuple(rough)
 
 
