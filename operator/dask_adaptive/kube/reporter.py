@@ -5,7 +5,6 @@ one object, and those of a kind are one write; its decisions, kept in a ConfigMa
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import logging
 import math
@@ -280,7 +279,7 @@ class KubeReporter:
     ) -> None:
         self._policy, self._api, self._world = policy, api, world
         self._events, self._wall_clock = events, wall_clock
-        self._news = EventQueue(wall_clock)
+        self._news, self._tell_at = EventQueue(wall_clock), -math.inf
         self._written: bytes | None = None
         self._backoff, self._again_at, self._why = Backoff(FIRST_S, LONGEST_S), -math.inf, ""
         self._log = DecisionLog(policy, api)
@@ -335,12 +334,14 @@ class KubeReporter:
 
     async def tell(self, events: Sequence[Event]) -> None:
         self._news.add(events)
-        while some := self._news.take():
+        while time.monotonic() >= self._tell_at and (some := self._news.take()):
             event = replace(some[0], message=sentence(some))
             # One that cannot be posted (a quota, a namespace that goes away) is lost; the status
             # says the same and must not be lost with it.
-            with contextlib.suppress(KubeError):
+            try:
                 await self._events.post(POLICIES, self._policy.meta, event)
+            except KubeError as exc:
+                self._tell_at = time.monotonic() + exc.retry_after_s
 
     async def history(self, decisions: Sequence[Decision]) -> None:
         await self._log.add(decisions)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_adaptive.kube.api import GROUPS
+from dask_adaptive.kube.api import GROUPS, KubeError
 from dask_adaptive.kube.objects import PolicyObject
 from dask_adaptive.kube.platform import KubePlatform
 from dask_adaptive.kube.reporter import (
@@ -119,6 +120,21 @@ def test_warnings_come_first_and_of_what_was_decided_only_that() -> None:
         e[0].reason for e in told
     ]
     assert "a, b, c: idle for 1m; and 1 more" == sentence(told[-1])
+
+
+async def test_an_api_server_that_is_busy_gets_no_event_before_the_time_that_it_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, api, world = [100.0], StoredApi(), ko.world_of(ko.policy())
+    clock = lambda: now[0]  # noqa: E731
+    monkeypatch.setattr(time, "monotonic", clock)
+    api.errors["create events"] = KubeError("too many requests", status=429, retry_after_s=3.0)
+    events, (policy,) = EventPoster(api, clock), world.all(PolicyObject)
+    reporter = KubeReporter(policy, api=api, world=world, events=events, wall_clock=clock)
+
+    for now[0], expected in ((100.0, 1), (101.0, 1), (102.9, 1), (103.1, 2)):
+        await reporter.tell([WARNING, replace(WARNING, reason=Reason.FALLBACK)])
+        assert expected == api.count("create events")
 
 
 async def test_a_conflict_is_looked_into_though_versions_went_back() -> None:
