@@ -61,11 +61,13 @@ def sentence(events: Iterable[Event]) -> str:
     Join events of a kind: each message once, after the names of its workers. At most `NAMED` are
     named; others are counted.
     """
-    found: dict[tuple[str, str], list[str]] = {}
+    found: dict[tuple[str, str, bool], dict[str, None]] = {}
     for event in events:
-        found.setdefault((event.doing, event.message), []).extend(filter(None, [event.worker]))
+        key = event.doing, event.message, bool(event.worker)
+        found.setdefault(key, {})[event.worker] = None
     parts, left, more = [], NAMED, 0
-    for (verb, message), names in found.items():
+    for (verb, message, has_names), every in found.items():
+        names = list(every) if has_names else []
         if names and not left:
             more += len(names)
             continue
