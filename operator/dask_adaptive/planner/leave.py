@@ -61,15 +61,15 @@ def holds_actors(worker: ObservedWorker, _: VetoContext) -> Objection | None:
     return WITH_ACTORS if worker.process.actors else None
 
 
-def in_grace(worker: ObservedWorker, at: VetoContext) -> Objection | None:
-    if at.clocks.idle_s(worker) >= at.idle_s:
+def in_grace(worker: ObservedWorker, context: VetoContext) -> Objection | None:
+    if context.clocks.idle_s(worker) >= context.idle_s:
         return None
-    limit = format_duration(at.idle_s)
+    limit = format_duration(context.idle_s)
     return Reason.IDLE_GRACE, f"idle for less than {limit} (idleTimeout)"
 
 
-def no_recipient(worker: ObservedWorker, at: VetoContext) -> Objection | None:
-    if not worker.process.sole_bytes or at.in_service > len(worker.dask_names):
+def no_recipient(worker: ObservedWorker, context: VetoContext) -> Objection | None:
+    if not worker.process.sole_bytes or context.in_service > len(worker.dask_names):
         return None
     return Reason.NO_RECIPIENT, "holds the last copy of results and no other worker can take them"
 
@@ -80,9 +80,9 @@ def not_offered(worker: ObservedWorker, _: VetoContext) -> Objection | None:
     return Reason.NO_RECIPIENT, "not offered by the scheduler's workers_to_close: memory is needed"
 
 
-def refused_lately(worker: ObservedWorker, at: VetoContext | PassContext) -> Objection | None:
-    refusal = at.past.refusals.get(worker.name)
-    if refusal is None or at.now >= refusal.until:
+def refused_lately(worker: ObservedWorker, context: VetoContext | PassContext) -> Objection | None:
+    refusal = context.past.refusals.get(worker.name)
+    if refusal is None or context.now >= refusal.until:
         return None
     return refusal.reason, refusal.message
 
@@ -98,12 +98,12 @@ VETOES: tuple[Veto, ...] = (
 _OF_IDLE = frozenset({busy, not_offered})
 
 
-def veto(worker: ObservedWorker, at: VetoContext, *, busy_ok: bool = False) -> Blocker | None:
+def veto(worker: ObservedWorker, context: VetoContext, *, busy_ok: bool = False) -> Blocker | None:
     """The first objection to letting a connected worker go, or None when it may."""
     for rule in VETOES:
         if busy_ok and rule in _OF_IDLE:
             continue
-        if (objection := rule(worker, at)) is not None:
+        if (objection := rule(worker, context)) is not None:
             return Blocker(worker.name, *objection)
     return None
 
