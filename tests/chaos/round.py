@@ -87,11 +87,14 @@ class Process:
 
     @property
     def last_words(self) -> str:
-        return (self.log.read_text().strip().splitlines() or [""])[-1]
+        text = self.log.read_text() if self.log.exists() else ""
+        return (text.strip().splitlines() or [""])[-1]
 
     @property
     def has_reason(self) -> bool:
-        """It has said why it ended by itself."""
+        """It has said why it ended by itself, or was told to end before it had begun."""
+        if not self.last_words:
+            return self.process is not None and self.process.returncode == -signal.SIGTERM
         return self.last_words.startswith("Error: ")
 
     @property
