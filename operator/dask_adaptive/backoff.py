@@ -32,7 +32,7 @@ class Backoff:
         return max(wait_s * random.uniform(0.5, 1.0), at_least_s)
 
 
-def said(exc: BaseException) -> str:
+def error_text(exc: BaseException) -> str:
     """The message of an error of ours; of any other error its type, too."""
     return str(exc) if isinstance(exc, PlatformError) else repr(exc)
 
@@ -60,7 +60,7 @@ async def begun_anew(
             wait_s = backoff.next_s(getattr(exc, "retry_after_s", 0.0))
             text = "%s: ended, and begins anew in %.1f s: %s"
             is_known = isinstance(exc, PlatformError)
-            logger.warning(text, what, wait_s, said(exc), exc_info=not is_known)
+            logger.warning(text, what, wait_s, error_text(exc), exc_info=not is_known)
         await asyncio.sleep(wait_s)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dask_adaptive.kube.annotated import Adopt, rest_notes
+from dask_adaptive.kube.annotated import Adopt, suspension_notes
 from dask_adaptive.kube.api import AUTOSCALERS, CLUSTERS, GROUPS, KubeApi
 from dask_adaptive.kube.objects import ADOPTED, COOLDOWN
 from support.kube_bodies import WORKER, body, labels_of, policy
@@ -142,7 +142,7 @@ async def test_upstream_goes_on_when_the_operator_is_gone_for_good(notebook: Not
     await upstream.run(notebook.name)
     assert [] == upstream.scaled
     # Ten minutes later; what else the annotation says stays.
-    past = rest_notes(time.time() - 1, time.time() - 601)
+    past = suspension_notes(time.time() - 1, time.time() - 601)
     path = AUTOSCALERS.path(notebook.kubectl.namespace, notebook.name)
     await notebook.api.patch(path, {"metadata": {"annotations": past}})
     await upstream.run(notebook.name)

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from dask_adaptive.kube.annotated import rest_notes, woken_notes
+from dask_adaptive.kube.annotated import suspension_notes, woken_notes
 from dask_adaptive.kube.api import (
     AUTOSCALERS,
     CLUSTERS,
@@ -85,7 +85,7 @@ async def test_a_cluster_is_deleted_only_if_it_is_still_that_one(scene: Scene) -
 async def test_nothing_is_scaled_once_a_taken_over_autoscaler_is_gone(scene: Scene) -> None:
     """`cluster.scale(3)` deletes it, and the cache may be behind."""
     await scene.make()
-    resting = autoscaler("etl", **rest_notes(time.time() + 400, time.time() - 60))
+    resting = autoscaler("etl", **suspension_notes(time.time() + 400, time.time() - 60))
     path = AUTOSCALERS.path(scene.key.namespace)
     await scene.api.create(path, resting)
     await resync(scene.world, scene.api)

@@ -142,7 +142,7 @@ async def test_a_pod_is_deleted_only_if_it_is_still_that_one(scene: Scene) -> No
     (worker,) = await scene.workers()
     platform = scene.platform(World())
 
-    assert (name, "") == (worker.pod, worker.recycle_asked)
+    assert (name, "") == (worker.pod, worker.recycle_request)
     await platform.restart_worker(worker.name, name, "another-uid")
     assert [name] == [w.pod for w in await scene.workers()]
     await platform.restart_worker(worker.name, name, worker.pod_uid)
@@ -158,7 +158,7 @@ async def test_now_is_said_of_those_who_are_there(scene: Scene) -> None:
 
     async def asked() -> str:
         await resync(world, scene.api, [scene.kubectl.namespace])
-        return (await platform.look()).workers[0].recycle_asked
+        return (await platform.look()).workers[0].recycle_request
 
     assert not await asked(), "copied to a worker that is younger"
     (worker,) = (await platform.look()).workers

@@ -18,7 +18,7 @@ from distributed.core import rpc
 from distributed.protocol.serialize import ToPickle
 
 from dask_adaptive.loop.one_pass import PassResult
-from dask_adaptive.loop.ports import LinkError, Told
+from dask_adaptive.loop.ports import LinkError, PageContent
 from dask_adaptive.loop.status import SCHEDULER_CONFIGURED
 from dask_adaptive.model.observed import (
     Leaving,
@@ -46,7 +46,7 @@ from dask_adaptive_lab.rehearse.views import Watcher
 from support.agent_work import MAY_END, heard, held, observe_once, until
 
 POLICY = Policy(ClusterRef("t"), 3)
-TOLD = Told("etl", "5 wanted", (("w1", "stays"),), ((1.5, "g", "LoadIncreased", "8 tasks"),))
+TOLD = PageContent("etl", "5 wanted", (("w1", "stays"),), ((1.5, "g", "LoadIncreased", "8 tasks"),))
 COMING = (Arriving(2, 100.0),)
 TTL = "distributed.scheduler.worker-ttl"
 LEVELS = {"distributed": {"logging": {"distributed.core": "debug"}}}
@@ -197,7 +197,7 @@ async def test_what_has_not_changed_is_not_sent(s, link) -> None:
     install(s)
     requests = heard(s, wire.ANNOUNCE)
 
-    await link.announce((), Told())
+    await link.announce((), PageContent())
     assert [] == requests
     for _ in range(3):
         await link.announce((), TOLD)

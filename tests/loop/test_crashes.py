@@ -51,7 +51,7 @@ async def test_the_loop_dies_at_each_step_of_a_replacement(stage: Start, strateg
     running = s.client.map(slow, range(2), seconds=2, pure=False)
     victim = sorted(s.names())[0]
     uids = {w.name: w.pod_uid for w in (await s.rehearsal.platform.look()).workers}
-    s.rehearsal.platform.annotate(victim, recycle_asked="by annotation")
+    s.rehearsal.platform.annotate(victim, recycle_request="by annotation")
     if strategy == "Surge":
         await s.dies_at("platform", "set_replicas")  # asks for the replacement
         await s.dies_at("link", "limit", "retire", "retire")  # drain the old one; ask again

@@ -181,7 +181,7 @@ async def test_a_person_has_one_worker_replaced_and_a_pin_keeps_another(stage: S
         lambda: ("manual", 1) in [(h.source, h.count) for h in s.status.held_by], "it is pinned"
     )
     for name in (asked, held):
-        s.rehearsal.platform.annotate(name, recycle_asked="by annotation")
+        s.rehearsal.platform.annotate(name, recycle_request="by annotation")
 
     await s.until(lambda: asked not in s.names() and s.status.connected == 3, "it is replaced")
     for _ in range(3):

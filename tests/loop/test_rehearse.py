@@ -31,4 +31,4 @@ def test_a_script_runs_under_a_policy(tmp_path: Path) -> None:
 
     assert 7 == result.exit_code, result.output
     assert "sum 190" in result.output
-    assert re.search(r"redone because of us +0 *\n", result.output)
+    assert re.search(r"rerun by scaling +0 *\n", result.output)

@@ -196,7 +196,7 @@ class AnyWorld:
             cordon=self._some(0.05, lambda: observed.Cordon(self._one(*recycle.Quota), "stopped")),
             paused=self._p(0.05),
             too_short=self._p(0.03),
-            recycle_asked=self._one(*[""] * 19, "me"),
+            recycle_request=self._one(*[""] * 19, "me"),
             drift=self._one(*[""] * 19, "image"),
             nthreads=1 if is_connected else 0,
             unscheduled_at=None if is_connected else self._one(None, -self._s()),

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dask_adaptive.loop.one_pass import NO_STATUS, ClusterLoop, PassResult
-from dask_adaptive.loop.ports import Event, LinkError, PlatformError, Retired, Told
+from dask_adaptive.loop.ports import Event, LinkError, PageContent, PlatformError, Retired
 from dask_adaptive.loop.status import Status
 from dask_adaptive.model import observed
 from dask_adaptive.model.plan import Arriving, Decision
@@ -84,7 +84,7 @@ class FakeCluster(SimulatedPorts):
         self.left: list[tuple[tuple[str, ...], float]] = []
         self.limits: list[Limits] = []
         self.asked_meters: list[bool] = []
-        self.announced: list[tuple[tuple[Arriving, ...], Told]] = []
+        self.announced: list[tuple[tuple[Arriving, ...], PageContent]] = []
         self.statuses: list[Status] = []
         self.events: list[Event] = []
         self.decisions: list[tuple[Decision, ...]] = []
@@ -224,8 +224,8 @@ class FakeCluster(SimulatedPorts):
         self.limits.append(limits)
         await super().limit(limits)
 
-    async def announce(self, arriving: Sequence[Arriving], told: Told) -> None:
-        self.announced.append((tuple(arriving), told))
+    async def announce(self, arriving: Sequence[Arriving], content: PageContent) -> None:
+        self.announced.append((tuple(arriving), content))
 
     # The reporter.
 

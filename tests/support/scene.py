@@ -9,7 +9,7 @@ from typing import Any
 
 from distributed import Client, Scheduler, Worker
 
-from dask_adaptive.loop.ports import Told
+from dask_adaptive.loop.ports import PageContent
 from dask_adaptive.model.plan import Arriving
 from dask_adaptive.scheduler.link import connect
 from dask_adaptive_agent import wire
@@ -22,7 +22,7 @@ NAMES = [
 ]
 PINNED, BY_TASK, DRAINING, STOPPED, QUIET, HELD, FREE = NAMES
 
-TOLD = Told(
+TOLD = PageContent(
     policy="etl",
     message="6 workers wanted for 31 queued tasks; 2 more asked for",
     workers=(

@@ -101,12 +101,11 @@ class ShareRule:
     namespace: ObjectName
     #: Name of a DaskCluster in it. Without it, all of them.
     cluster: str = ""
-    #: Of what is competed for, each namespace or cluster gets parts by weight.
+    #: Weight by which resources are divided while several compete.
     weight: Annotated[Number, Must(lambda w: 0.001 <= w <= 1000, "must be 0.001 to 1000")] = 1
-    #: So many workers it gets before others get more than theirs.
+    #: Workers that it gets before others get more than their own guarantee.
     guarantee: Count = 0
-    #: Whoever has a higher one gets all that it needs before others get more than is guaranteed to
-    #: them.
+    #: Clusters of a higher priority get all they need before others get more than their guarantee.
     priority: Priority = 0
 
     def is_for(self, namespace: str, name: str) -> bool:
@@ -115,7 +114,7 @@ class ShareRule:
 
 @dataclass(frozen=True, slots=True)
 class Reclaim:
-    #: For so long after a worker group has got more, no worker is taken from it for others.
+    #: Time after a worker group has grown in which no worker is taken from it for others.
     after_s: Seconds = 60.0
 
 
@@ -123,7 +122,7 @@ class Reclaim:
 class AdaptiveBudget:
     """One AdaptiveBudget."""
 
-    #: What all clusters of the budget may have together, by resource. workers counts workers; cpu,
+    #: Limits of all clusters of the budget together, by resource. workers counts workers; cpu,
     #: memory and all others are what pods of workers request.
     limits: Annotated[Mapping[str, float], Kind(_limits, _LIMITS_WORDS)]
     #: Labels of the namespaces whose DaskClusters share. Without it, all. (Labels of a DaskCluster
@@ -131,17 +130,16 @@ class AdaptiveBudget:
     namespace_selector: Selector = Selector()
     #: Names of the namespaces whose DaskClusters share. Without it, all.
     namespaces: Annotated[tuple[ObjectName, ...], Listed(200, ITSELF)] | None = None
-    #: What some namespaces, or clusters, get more or less of, with all of their worker groups
-    #: together. The first entry that fits a cluster counts; other namespaces have a weight of 1.
+    #: Shares of namespaces or clusters, for all of their worker groups together. The first entry
+    #: that fits a cluster counts; other namespaces have a weight of 1.
     shares: Annotated[tuple[ShareRule, ...], Listed(200)] = ()
     #: Whether a worker group may have more than its weight's part while others need less than
     #: theirs.
     borrowing: bool = True
     #: When workers are given back for others.
     reclaim: Reclaim = Reclaim()
-    #: The operators of this name divide the budget among the clusters whose policies they serve;
-    #: what others have counts as held. Default dask-adaptive, which is the name of an operator that
-    #: was given none.
+    #: Operators of this name divide the budget among the clusters whose policies they serve; all
+    #: other workers count as held. Default dask-adaptive, an operator's default name.
     controller_name: ControllerName = DEFAULT_CONTROLLER
 
     def within(self, namespace: str) -> AdaptiveBudget:

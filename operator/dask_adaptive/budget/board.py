@@ -60,7 +60,7 @@ class Pool:
         return self.namespace, self.name, *self.limits
 
     @property
-    def limits_said(self) -> str:
+    def limits_text(self) -> str:
         """Such as: 200 workers, 2.0 TiB memory."""
         return ", ".join(amount(resource, limit) for resource, limit in self.limits.items())
 
@@ -184,7 +184,7 @@ def allowances(pools: Iterable[tuple[Pool, Division]]) -> dict[Holder, Allowance
             known = found.get(row.holder)
             if known is None or row.allowed < known.workers:
                 others = len(holders) - groups[row.holder.cluster]
-                found[row.holder] = Allowance(row.allowed, _said(pool, row, holders, others))
+                found[row.holder] = Allowance(row.allowed, _message(pool, row, holders, others))
     return found
 
 
@@ -194,9 +194,9 @@ def amount(resource: str, number: float) -> str:
     return f"{format_bytes(number) if is_bytes else f'{number:g}'} {resource}"
 
 
-def _said(pool: Pool, row: Row, holders: Iterable[Row], others: int) -> str:
+def _message(pool: Pool, row: Row, holders: Iterable[Row], others: int) -> str:
     """Such as: 12 of 40 wanted: AdaptiveBudget all has 60 workers, shared with b (24)."""
     most = islice((r for r in holders if r.holder.cluster != row.holder.cluster), NAMED)
     named = [f"{r.holder.cluster.name} ({r.held})" for r in most]
     shared = f", shared with {listed(named, NAMED, others)}" if named else ""
-    return f"{row.allowed} of {row.wanted} wanted: {pool.name} has {pool.limits_said}{shared}"
+    return f"{row.allowed} of {row.wanted} wanted: {pool.name} has {pool.limits_text}{shared}"

@@ -77,8 +77,8 @@ async def _transport(api: KubeApi, key: ClusterKey) -> tuple[str, Tls | None]:
         policy = next((p for p in map(parse_policy_object, listed) if p.key == key), None)
         if policy is None:
             return TCP, None
-        told = (policy.status.get("scheduler") or {}).get("tlsSecretName") or ""
-        protocol, secret = scheduler_settings(policy.spec).transport(told)
+        known = (policy.status.get("scheduler") or {}).get("tlsSecretName") or ""
+        protocol, secret = scheduler_settings(policy.spec).transport(known)
         tls = await read_tls(api, key.namespace, secret, now=time.time()) if secret else None
         return protocol, tls
     except InvalidPolicy as exc:
@@ -96,11 +96,11 @@ async def _forwarded(key: ClusterKey, access: Access) -> AsyncIterator[int]:
     assert process.stdout is not None
     assert process.stderr is not None
     try:
-        said = _FORWARDING.search(await process.stdout.readline())
-        if said is None:
+        matched = _FORWARDING.search(await process.stdout.readline())
+        if matched is None:
             why = (await process.stderr.read()).decode(errors="replace").strip()
             raise ConnectionError(why or "kubectl port-forward ended without an error message")
-        yield int(said[1])
+        yield int(matched[1])
     finally:
         if process.returncode is None:
             process.terminate()

@@ -64,7 +64,7 @@ class Answer:
     """All that is known of something."""
 
     about: str
-    said: str  # in one line
+    answer_line: str  # in one line
     facts: Mapping[str, str]
     sections: tuple[Section, ...]
 
@@ -74,12 +74,17 @@ class Answer:
             s.name: [dict(zip(map(str.lower, s.columns), row, strict=True)) for row in s.rows]
             for s in self.sections
         }
-        return {"about": self.about, "answer": self.said, "facts": dict(self.facts), **tables}
+        return {
+            "about": self.about,
+            "answer": self.answer_line,
+            "facts": dict(self.facts),
+            **tables,
+        }
 
     def lines(self) -> list[Cell]:
         """Render it for people."""
         facts = [f"  {name}: {fact}" for name, fact in self.facts.items()]
-        lines: list[Cell] = [Text(self.about, HEAD), f"  {self.said}", *facts]
+        lines: list[Cell] = [Text(self.about, HEAD), f"  {self.answer_line}", *facts]
         for section in self.sections:
             if section.rows:
                 table = aligned(section.columns, section.rows, indent="  ")
@@ -220,8 +225,10 @@ def of_worker(name: str, live: Live, events: Sequence[Json], *, ends: bool) -> A
     worker = next((w for w in live.workers if w.name == name), None)
     if ends:
         row = status.worker(name)
-        said = row.message if row else "its pod is being deleted, and nothing waits for its work"
-        stay = Stay(Reason.POD_ENDING.value, name, "Going", "", said)
+        answer_line = (
+            row.message if row else "its pod is being deleted, and nothing waits for its work"
+        )
+        stay = Stay(Reason.POD_ENDING.value, name, "Going", "", answer_line)
     elif worker:
         stay = live.stay(worker)
     else:
@@ -256,8 +263,8 @@ def of_budget(budget: Json) -> Answer:
     ]  # fmt: skip
     columns = ("NAMESPACE", "CLUSTER", "GROUP", "HELD", "WANTED", "ALLOWED", "WAITING")
     name = "/".join(filter(None, (meta.get("namespace"), meta["name"])))
-    said = ready or NOT_LOOKED
-    return Answer(f"AdaptiveBudget {name}", said, facts, (Section("groups", columns, rows),))
+    answer_line = ready or NOT_LOOKED
+    return Answer(f"AdaptiveBudget {name}", answer_line, facts, (Section("groups", columns, rows),))
 
 
 def _stages(decision: Decision | None) -> Section:
@@ -296,7 +303,7 @@ def _worker_facts(worker: ObservedWorker, live: Live) -> dict[str, str]:
         "pod": worker.platform.pod,
         "node": worker.platform.node,
         "gets no more tasks": worker.process.cordon.message if worker.process.cordon else "",
-        "to be replaced": worker.platform.recycle_asked,
+        "to be replaced": worker.platform.recycle_request,
         "differs from its group": worker.platform.drift,
         "the scheduler was not asked": live.unknown,
     }

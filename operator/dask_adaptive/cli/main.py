@@ -61,9 +61,9 @@ class LazyGroup(click.Group):
             formatter.write_dl(self._texts())
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        found = [(name, said) for name, said in self._texts() if name.startswith(incomplete)]
+        found = [(name, summary) for name, summary in self._texts() if name.startswith(incomplete)]
         options = click.Command.shell_complete(self, ctx, incomplete)
-        return [*(CompletionItem(name, help=said) for name, said in found), *options]
+        return [*(CompletionItem(name, help=summary) for name, summary in found), *options]
 
     def _texts(self) -> list[tuple[str, str]]:
         return [*COMMANDS.items(), *((name, text) for name, (text, _) in plugins().items())]

@@ -73,7 +73,7 @@ _SECONDS = click.FloatRange(min=0, min_open=True)
 )  # fmt: skip
 @click.option(
     "--hints/--no-hints", default=True, show_default=True,
-    help="Have the webhook annotate the pods of workers for autoscalers of machines.",
+    help="Have the webhook annotate worker pods for node autoscalers.",
 )  # fmt: skip
 @click.option(
     "--scheduler-tls-secret", default="", metavar="NAME",
@@ -86,19 +86,19 @@ _SECONDS = click.FloatRange(min=0, min_open=True)
 )  # fmt: skip
 @click.option(
     "--rest", type=_SECONDS, default=60.0, show_default=True,
-    help="The longest time between two looks at a cluster about which nothing is heard.",
+    help="Maximum interval between reconciliations of a quiet cluster.",
 )  # fmt: skip
 @click.option(
     "--resync", type=_SECONDS, default=300.0, show_default=True,
-    help="How often what people write is listed again, against what watches miss.",
+    help="Full resync interval; it repairs what watches miss.",
 )  # fmt: skip
 @click.option(
     "--qps", type=_SECONDS, default=200.0, show_default=True,
-    help="Calls to the API server in a second; watches do not count.",
+    help="Calls per second to the API server; watches do not count.",
 )  # fmt: skip
 @click.option(
     "--burst", type=click.IntRange(min=1), default=300, show_default=True,
-    help="Calls to the API server at once, after a rest.",
+    help="Calls to the API server at once, after a pause.",
 )  # fmt: skip
 @click.option("--lease-duration", type=_SECONDS, default=15.0, show_default=True)
 @click.option("--renew-deadline", type=_SECONDS, default=10.0, show_default=True)
@@ -155,7 +155,7 @@ def command(
         webhook=webhook if certificate_secret and not dev else None,
         grace_s=worker_grace,
         adopt=Adopt(adopt),
-        rest_s=rest,
+        longest_sleep_s=rest,
         resync_s=resync,
         timing=Timing(lease_duration, renew_deadline, retry_period),
         kubeconfig=access.kubeconfig,

@@ -99,12 +99,12 @@ def screen(policies: Sequence[PolicyView], name: str | None) -> list[Cell]:
 
 def _line(policy: PolicyView) -> list[Cell]:
     status = policy.status
-    told = [policy.namespace, policy.cluster, policy.name, policy.mode]
+    cells = [policy.namespace, policy.cluster, policy.name, policy.mode]
     if status is None:
-        return [*told, *[""] * len(_FIGURES), "Unknown", "not processed yet"]
+        return [*cells, *[""] * len(_FIGURES), "Unknown", "not processed yet"]
     figures = [str(getattr(status, name)) for name in _FIGURES]
     ready = next((c.word for c in status.conditions if c.type == "Ready"), "Unknown")
-    return [*told, *figures, Text(ready, "" if ready == "True" else BAD), status.reason]
+    return [*cells, *figures, Text(ready, "" if ready == "True" else BAD), status.reason]
 
 
 def page(policy: PolicyView) -> list[Cell]:
@@ -172,12 +172,12 @@ def _counts(status: Status) -> list[str]:
 
 async def _follow(api: KubeApi, where: str | None, name: str | None, output: str) -> None:
     terminal = console()
-    told: list[Json] = []
+    cells: list[Json] = []
     policies = await list_policies(api, where, name)
     while True:
         found = [as_json(policy) for policy in policies]
-        if found != told:
-            told = found
+        if found != cells:
+            cells = found
             if terminal.is_terminal:
                 terminal.clear()
             _print(policies, name, output)

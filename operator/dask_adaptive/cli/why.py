@@ -59,7 +59,7 @@ class Live:
         """Explain each worker, by reason; without its scheduler those that the status names."""
         if self.unknown:
             rows = self.policy.status.workers if self.policy.status else ()
-            found = [_as_told(row) for row in rows]
+            found = [_from_row(row) for row in rows]
         else:
             scaled = [w for w in self.workers if w.platform.group in self.policy.bounds]
             found = [self.stay(worker) for worker in scaled]
@@ -69,18 +69,18 @@ class Live:
         """Explain one worker by the operator's own rules."""
         name, state = worker.name, worker_state(worker)
         # Only the operator remembers what an agent has refused, and reads annotations.
-        told = self.policy.status.worker(name) if self.policy.status else None
+        known = self.policy.status.worker(name) if self.policy.status else None
         if self.unknown:
-            if told:
-                return _as_told(told)
+            if known:
+                return _from_row(known)
             if worker.waiting:
                 return Stay(worker.absence[0].value, name, state, "", worker.waiting)
             return Stay(Reason.SCHEDULER_UNREACHABLE.value, name, "Unknown", "", self.unknown)
         clocks, idle_s = self.observed.clocks, self.policy.idle_s(worker.platform.group)
         row = worker_row(worker, is_exposed=bool(worker.platform.node_terminating))
         row = row or self._objection(worker, idle_s)
-        if told and told.state == state and (row is None or told.reason.startswith("Invalid")):
-            return _as_told(told)
+        if known and known.state == state and (row is None or known.reason.startswith("Invalid")):
+            return _from_row(known)
         if row is None:
             sole_bytes = worker.process.sole_bytes
             moved = f", {format_bytes(sole_bytes)} to move" if sole_bytes else ""
@@ -115,7 +115,7 @@ class Live:
         return "" if math.isinf(left_s) else instant(self.observed.at + left_s)
 
 
-def _as_told(row: WorkerRow) -> Stay:
+def _from_row(row: WorkerRow) -> Stay:
     return Stay(row.reason, row.name, row.state, ENDS.get(row.reason, ""), row.message)
 
 

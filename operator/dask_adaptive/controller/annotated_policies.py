@@ -16,12 +16,12 @@ from dask_adaptive.kube.annotated import (
     Make,
     Mend,
     Remove,
-    Rest,
     Step,
+    Suspend,
     Tell,
     Wake,
-    rest_notes,
     steps,
+    suspension_notes,
     woken_notes,
 )
 from dask_adaptive.kube.api import (
@@ -161,10 +161,10 @@ class AnnotatedPolicies:
                 # Gone already, or another has its name: upstream may be woken all the same.
                 await remove(self._api, POLICIES.path(namespace, name), uid)
                 logger.info("AdaptivePolicy for DaskCluster %s removed", cluster.key)
-            case Rest(autoscaler, until, since, told):
-                await self._annotate(autoscaler, rest_notes(until, since))
-                if told:
-                    await self._tell(cluster, autoscaler, Reason.ADOPTED, told)
+            case Suspend(autoscaler, until, since, news):
+                await self._annotate(autoscaler, suspension_notes(until, since))
+                if news:
+                    await self._tell(cluster, autoscaler, Reason.ADOPTED, news)
             case Wake(autoscaler):
                 await self._annotate(autoscaler, woken_notes())
                 name = autoscaler.meta.name

@@ -62,7 +62,9 @@ class Settings:
     adopt: Adopt = Adopt.ANNOTATED  # which DaskAutoscalers are taken over
     kubeconfig: str | None = None  # None: the pod's service account, or the user's
     context: str | None = None  # of the kubeconfig
-    rest_s: float = 60.0  # at most, between two looks at a cluster about which nothing is heard
+    longest_sleep_s: float = (
+        60.0  # at most, between two looks at a cluster about which nothing is heard
+    )
     resync_s: float = 300.0
     qps: float = 200.0  # calls to the API server in a second
     burst: int = 300  # and at once, after a rest
@@ -110,7 +112,7 @@ class Operator:
         self._stop = asyncio.Event()
         make_visitor = partial(
             Visitor, world=self._world, composer=self._composer, metrics=self._metrics,
-            longest_rest_s=settings.rest_s,
+            longest_sleep_s=settings.longest_sleep_s,
         )  # fmt: skip
         self.visits = Visits(
             self._world, make_visitor, controller=settings.controller_name, metrics=self._metrics

@@ -57,7 +57,7 @@ class BudgetKeeper:
     ) -> None:  # fmt: skip
         self._world, self._api, self._metrics, self._wake = world, api, metrics, wake
         self._controller, self._clock, self._wall_clock = controller, clock, wall_clock
-        self._told: dict[ClusterKey, Mapping[str, Claimed]] = {}
+        self._claims: dict[ClusterKey, Mapping[str, Claimed]] = {}
         self._divisions: dict[tuple[str, ...], Division] = {}  # by pool
         self._allowances: dict[Holder, Allowance] = {}
         self._since: dict[str, dict[Holder, float]] = {}  # who waits, by uid of the budget
@@ -72,8 +72,8 @@ class BudgetKeeper:
 
     def want(self, key: ClusterKey, claims: Mapping[str, Claimed]) -> None:
         """Note what each group of a cluster would have, did it share nothing; others stay."""
-        if self._told.get(key) != claims:
-            self._told[key] = claims
+        if self._claims.get(key) != claims:
+            self._claims[key] = claims
             self._changed.set()
 
     def allowed(self, key: ClusterKey, group: str) -> Allowance | None:
@@ -104,10 +104,10 @@ class BudgetKeeper:
         # What another operator's have counts as held.
         ours = (p for p in self._world.all(PolicyObject) if p.controller == self._controller)
         governed = {p.key for p in ours if not p.meta.deleting}
-        self._told = {key: claims for key, claims in self._told.items() if key in governed}
+        self._claims = {key: claims for key, claims in self._claims.items() if key in governed}
         claims = {
             Holder(key, group): claim
-            for key, claims in self._told.items()
+            for key, claims in self._claims.items()
             for group, claim in claims.items()
         }
         pools = pools_of(self._world, budgets, claims)
@@ -166,9 +166,9 @@ class BudgetKeeper:
         else:
             pool, division = shared
             status = budget_status(pool, division.rows, self._waiting(budget, division, before))
-            shared_by = f"{status.clusters} clusters share {pool.limits_said}"
-            said = f"{shared_by}; {status.waiting} groups wait"
-            ready = Condition(READY, True, Reason.RECONCILED, said)
+            shared_by = f"{status.clusters} clusters share {pool.limits_text}"
+            message = f"{shared_by}; {status.waiting} groups wait"
+            ready = Condition(READY, True, Reason.RECONCILED, message)
         generation, now = budget.generation, instant(self._wall_clock())
         rows = stamped([ready], before.conditions, generation=generation, now=now)
         new: Json = encode(replace(status, generation=generation, conditions=rows))
@@ -181,8 +181,10 @@ class BudgetKeeper:
         self, budget: BudgetObject, division: Division, before: BudgetStatus
     ) -> dict[Holder, float]:
         """Since when each that waits does, in seconds since 1970: as an earlier process told."""
-        told = {row.holder: row.waiting_since for row in before.groups if row.waiting_since <= LAST}
-        known, now = self._since.get(budget.meta.uid) or told, self._wall_clock()
+        earlier = {
+            row.holder: row.waiting_since for row in before.groups if row.waiting_since <= LAST
+        }
+        known, now = self._since.get(budget.meta.uid) or earlier, self._wall_clock()
         waiting = [row.holder for row in division.rows if row.waits]
         self._since[budget.meta.uid] = {holder: known.get(holder, now) for holder in waiting}
         return self._since[budget.meta.uid]

@@ -115,12 +115,12 @@ class Pair:
     def objection(self, host: str) -> str:
         """The error of an API server that calls this host and trusts ca.crt; empty: none."""
         client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        asked, answered = ssl.MemoryBIO(), ssl.MemoryBIO()
-        callee = self.context.wrap_bio(asked, answered, server_side=True)
+        inbound, outbound = ssl.MemoryBIO(), ssl.MemoryBIO()
+        callee = self.context.wrap_bio(inbound, outbound, server_side=True)
         try:
             trusted = b"".join(one.public_bytes(Encoding.DER) for one in self.authorities)
             client.load_verify_locations(cadata=trusted)
-            caller = client.wrap_bio(answered, asked, server_hostname=host)
+            caller = client.wrap_bio(outbound, inbound, server_hostname=host)
             for side in (caller, callee) * 2:
                 with contextlib.suppress(ssl.SSLWantReadError):
                     side.do_handshake()
@@ -233,7 +233,7 @@ class CertificateKeeper:
         self._wall_clock = wall_clock
         self._serving: Pair | None = None
         self._has_looked = False
-        self._said = ""
+        self._logged = ""
         #: For a server. Connections that are made from a change on get the new certificate.
         self.context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         # Loaded into one context, an RSA and an EC certificate would both stay in use.
@@ -386,13 +386,13 @@ class CertificateKeeper:
 
     def _say(self, wrong: str) -> None:
         """Once, not every half minute."""
-        if wrong and wrong != self._said:
+        if wrong and wrong != self._logged:
             then = (
                 "the webhook goes on with the certificate that it has"
                 if self._serving
                 else "until then pods start without the agent, and running schedulers get it"
             )
             logger.warning("The webhook's certificate: %s; %s", wrong, then)
-        elif self._said and not wrong:
+        elif self._logged and not wrong:
             logger.info("The webhook's certificate is as it should be again")
-        self._said = wrong
+        self._logged = wrong

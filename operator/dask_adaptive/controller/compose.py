@@ -19,7 +19,7 @@ from dask_adaptive.kube.reporter import EventPoster, KubeReporter
 from dask_adaptive.kube.route import Route, Routes
 from dask_adaptive.kube.status_json import read_status
 from dask_adaptive.loop.one_pass import ClusterLoop
-from dask_adaptive.loop.ports import LinkError, Ports, Retired, SchedulerLink, Tls, Told
+from dask_adaptive.loop.ports import LinkError, PageContent, Ports, Retired, SchedulerLink, Tls
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import ObservedScheduler
 from dask_adaptive.model.plan import Arriving
@@ -93,8 +93,8 @@ class FollowingLink:
     async def limit(self, limits: Limits) -> None:
         await (await self._same()).limit(limits)
 
-    async def announce(self, arriving: Sequence[Arriving], told: Told) -> None:
-        await (await self._same()).announce(arriving, told)
+    async def announce(self, arriving: Sequence[Arriving], content: PageContent) -> None:
+        await (await self._same()).announce(arriving, content)
 
     async def leave(self, names: Sequence[str], *, left_s: float, reason: Reason) -> list[Retired]:
         link = await self._same()

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from dask_adaptive import DOMAIN
-from dask_adaptive.backoff import Backoff, begun_anew, said, until_one_ends
+from dask_adaptive.backoff import Backoff, begun_anew, error_text, until_one_ends
 from dask_adaptive.kube.api import SILENCE_S, KubeApi, KubeError
 from dask_adaptive.kube.cache.informer import FIRST_S, LONGEST_S
 from dask_adaptive.kube.cache.world import Kind, Scope, World
@@ -114,7 +114,7 @@ class KopfWatch:
             await until_one_ends(watching, self._look_after(readable), within_s=2 * _END_S)
         except Exception as exc:
             for scope in readable:
-                self._world.misses(scope, said(exc))
+                self._world.misses(scope, error_text(exc))
             raise
 
     async def _watch(self, kinds: Collection[Kind]) -> None:

@@ -133,7 +133,7 @@ class LeaderLease:
 
     async def _try_to_hold(self) -> bool:
         """Take or renew the lease. False: somebody holds it (`_lease` is None), or no answer."""
-        asked_at = time.monotonic()
+        requested_at = time.monotonic()
         try:
             try:
                 current = await self._api.get(self._path)
@@ -156,7 +156,7 @@ class LeaderLease:
         except KubeError as exc:
             logger.warning("Can't renew the lease: %s", exc)
             return False
-        self._renewed_at = asked_at
+        self._renewed_at = requested_at
         return True
 
     def _see(self, lease: Json) -> None:

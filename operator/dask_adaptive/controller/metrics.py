@@ -166,12 +166,12 @@ class Metrics(Collector):
             gauge = GaugeMetricFamily(full, text, labels=(*_CLUSTER, *labels))
             for key, result in rows:
                 try:
-                    values = [(said, float(value)) for said, value in series(result).items()]
+                    values = [(names, float(value)) for names, value in series(result).items()]
                 except Exception:  # the border of one cluster: the others' figures are there
                     logger.exception("%s of %s can't be told", full, key)
                     continue
-                for said, value in values:
-                    gauge.add_metric([*key, *said], value)
+                for names, value in values:
+                    gauge.add_metric([*key, *names], value)
             yield gauge
 
     def render(self) -> bytes:
@@ -190,8 +190,8 @@ class _Before:
         if not session:
             return
         now = Counts(dict.fromkeys(self._words, 0))
-        for said, count in counted.items():
-            now[_known(said, self._words)] += count
+        for names, count in counted.items():
+            now[_known(names, self._words)] += count
         # Of a scheduler that was there before us, what has happened so far was counted before us.
         last_session, before = self.last.get(key, (session, now))
         for word, count in now.items():

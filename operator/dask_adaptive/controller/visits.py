@@ -66,7 +66,7 @@ class Visitor:
 
     def __init__(
         self, policy: PolicyObject, *, world: World, composer: Composer, metrics: Metrics,
-        longest_rest_s: float = 60.0, clock: Callable[[], float] = time.monotonic,
+        longest_sleep_s: float = 60.0, clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self._name = (policy.meta.namespace, policy.meta.name)
         self._world, self._metrics, self._clock = world, metrics, clock
@@ -76,9 +76,9 @@ class Visitor:
         self._governed = composer.govern(policy, lambda: self._policy)
         self._key = policy.key
         self._last: PassResult | None = None
-        self._longest_rest_s = longest_rest_s
+        self._longest_sleep_s = longest_sleep_s
         self._visited_at = math.inf  # when the last visit ended, or the first one began
-        self._rest_s = 0.0  # after the last one
+        self._sleep_s = 0.0  # after the last one
         self._failures = 0
         self._backoff = Backoff(FIRST_BACKOFF_S, LONGEST_BACKOFF_S)
         self._log = logging.LoggerAdapter(logger, {"cluster": str(policy.key)})
@@ -100,11 +100,11 @@ class Visitor:
                 self.wake.clear()
                 async with within:
                     self._visited_at = min(self._visited_at, self._clock())
-                    self._rest_s = await self._visit()
+                    self._sleep_s = await self._visit()
                 within, self._visited_at = _AT_ONCE, self._clock()
                 self._passed.set()
                 await asyncio.sleep(SHORTEST_REST_S)
-                await heard(self.wake, within_s=self._rest_s - SHORTEST_REST_S)
+                await heard(self.wake, within_s=self._sleep_s - SHORTEST_REST_S)
         finally:
             await end([hearing])
             await self._flush()
@@ -112,11 +112,11 @@ class Visitor:
 
     def is_overdue(self) -> bool:
         """Tells whether no visit has ended for too long; the first has all its time to begin."""
-        return self._clock() - self._visited_at > max(3 * self._rest_s, OVERDUE_S)
+        return self._clock() - self._visited_at > max(3 * self._sleep_s, OVERDUE_S)
 
     async def tell_overdue(self) -> None:
         """Report it in the place of the visit that does not end, or does not begin."""
-        longest = format_duration(max(3 * self._rest_s, OVERDUE_S))
+        longest = format_duration(max(3 * self._sleep_s, OVERDUE_S))
         message = f"not visited for over {longest}; the operator's log may say why"
         await self._failed("overdue", Reason.ACTION_FAILED, message)
 
@@ -176,7 +176,7 @@ class Visitor:
             self._log.exception("A pass failed")
             return await self._failed("error", Reason.ACTION_FAILED, f"internal error: {exc!r}")
         # Not all of those that have begun together at once, again and again.
-        return min(result.again_in_s, self._longest_rest_s * random.uniform(0.75, 1.0))
+        return min(result.again_in_s, self._longest_sleep_s * random.uniform(0.75, 1.0))
 
     def _read(self) -> Policy:
         policy = self._world.get(PolicyObject, *self._name)

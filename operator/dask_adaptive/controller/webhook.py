@@ -55,7 +55,7 @@ class Injector:
 
     Args:
         grace_s: What pods of workers get as `terminationGracePeriodSeconds` where nobody set one.
-        hints: Whether they may be annotated for autoscalers of machines.
+        hints: Whether they may be annotated for node autoscalers.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class Injector:
         """
         policies: Sequence[PolicyObject] = self._world.of(PolicyObject, key)
         if fresh and not policies:
-            policies = await self._asked(key)
+            policies = await self._read_policies(key)
         chosen = _chosen(policies)
         try:
             if chosen is not None:
@@ -157,7 +157,7 @@ class Injector:
             logger.warning("Pod of %s gets defaults: %s", key, exc)
         return SchedulerSettings(), False
 
-    async def _asked(self, key: ClusterKey) -> list[PolicyObject]:
+    async def _read_policies(self, key: ClusterKey) -> list[PolicyObject]:
         try:
             async with asyncio.timeout(PATIENCE_S):
                 found = await self._listed(key)

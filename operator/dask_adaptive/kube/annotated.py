@@ -61,14 +61,14 @@ def is_wished(cluster: ClusterObject, autoscaler: AutoscalerObject, adopt: Adopt
     """
     if adopt is Adopt.NEVER:
         return False
-    said = autoscaler.adopt
-    if said is None:
-        said = cluster.note(ADOPT)
-    if said is None:
+    answer = autoscaler.adopt
+    if answer is None:
+        answer = cluster.note(ADOPT)
+    if answer is None:
         return adopt is Adopt.ALWAYS
-    word = said.strip().lower()
+    word = answer.strip().lower()
     if word not in ("true", "false"):
-        raise InvalidPolicy(f'annotation {ADOPT} must be "true" or "false", got {said!r:.80}')
+        raise InvalidPolicy(f'annotation {ADOPT} must be "true" or "false", got {answer!r:.80}')
     return word == "true"
 
 
@@ -124,14 +124,14 @@ def is_awake(autoscaler: AutoscalerObject, now: float) -> bool:
     return autoscaler.adopted_at is None or autoscaler.rests_until - now < MARGIN_S
 
 
-def at_rest(autoscaler: AutoscalerObject, now: float) -> bool:
+def is_suspended(autoscaler: AutoscalerObject, now: float) -> bool:
     """True if upstream does nothing, and no run of it that began before is still under way."""
     if autoscaler.adopted_at is None or is_awake(autoscaler, now):
         return False
     return now - autoscaler.adopted_at >= SETTLE_S
 
 
-def rest_of(autoscaler: AutoscalerObject, now: float) -> tuple[float, float] | None:
+def suspension_of(autoscaler: AutoscalerObject, now: float) -> tuple[float, float] | None:
     """
     The annotation to write: the end of upstream's suspension, and its start. None: it stands.
 
@@ -146,7 +146,7 @@ def rest_of(autoscaler: AutoscalerObject, now: float) -> tuple[float, float] | N
     return now + REST_S, since
 
 
-def rest_notes(until: float, since: float) -> dict[str, str | None]:
+def suspension_notes(until: float, since: float) -> dict[str, str | None]:
     """The annotations that put upstream to rest; both times in seconds since 1970."""
     return {COOLDOWN: f"{until:.0f}", ADOPTED: instant(since)}
 
@@ -193,7 +193,7 @@ class Complain:
 
 
 @dataclass(frozen=True, slots=True)
-class Rest:
+class Suspend:
     """Put upstream's autoscaler to rest, or let it rest longer. Times in seconds since 1970."""
 
     autoscaler: AutoscalerObject
@@ -217,7 +217,7 @@ class Tell:
     message: str
 
 
-Step = Make | Mend | Remove | Complain | Rest | Wake | Tell
+Step = Make | Mend | Remove | Complain | Suspend | Wake | Tell
 
 
 def steps(
@@ -321,13 +321,13 @@ def _rests(seen: _Seen, taken: AutoscalerObject | None, *, now: float) -> Iterat
             if autoscaler.adopted_at is not None:
                 yield Wake(autoscaler)
             continue
-        times = rest_of(autoscaler, now)
+        times = suspension_of(autoscaler, now)
         if times is not None:
             is_new = autoscaler.adopted_at is None
-            yield Rest(autoscaler, *times, _told(seen, autoscaler) if is_new else "")
+            yield Suspend(autoscaler, *times, _adoption_message(seen, autoscaler) if is_new else "")
 
 
-def _told(seen: _Seen, autoscaler: AutoscalerObject) -> str:
+def _adoption_message(seen: _Seen, autoscaler: AutoscalerObject) -> str:
     policy = seen.written[0].meta.name if seen.written else seen.cluster.meta.name
     return (
         f"DaskAutoscaler {autoscaler.meta.name} was adopted: upstream's autoscaler rests, and"

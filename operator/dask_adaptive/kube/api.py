@@ -155,14 +155,14 @@ def error_of(status: int, body: str, request: str, retry_after: str = "") -> Kub
         answer = {}
     if not isinstance(answer, dict):
         answer = {}
-    said = str(answer.get("message") or body.strip()[:200] or f"status {status}")
+    text = str(answer.get("message") or body.strip()[:200] or f"status {status}")
     kind = _BY_STATUS.get(status, ApiUnreachable)
     if status == 409 and answer.get("reason") == "AlreadyExists":
         kind = AlreadyExists
     if issubclass(kind, ApiUnreachable):
-        said = f"the API server answered {request} with {status}: {said}"
+        text = f"the API server answered {request} with {status}: {text}"
     after_s = float(retry_after) if retry_after.isdecimal() else 0.0
-    return kind(said, status=status, retry_after_s=min(after_s, _MOST_AFTER_S))
+    return kind(text, status=status, retry_after_s=min(after_s, _MOST_AFTER_S))
 
 
 if TYPE_CHECKING:
@@ -471,9 +471,9 @@ async def _next(lines: AsyncIterator[bytes], silence_s: float) -> bytes | None:
 
 async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """Whole lines; aiohttp reads none longer than 64 KiB, which an object may be."""
-    rest = b""
+    partial = b""
     async for chunk in chunks:
-        *lines, rest = (rest + chunk).split(b"\n")
+        *lines, partial = (partial + chunk).split(b"\n")
         for line in lines:
             if line.strip():
                 yield line

@@ -84,9 +84,9 @@ def drifted(
     by_name = {container.name: container for container in found}
     for container in wanted:
         other = by_name.get(container.name)
-        said = _differs(container, other) if other else "is new in its group"
-        if said:
-            return f"container {container.name}: {said}"
+        difference = _differs(container, other) if other else "is new in its group"
+        if difference:
+            return f"container {container.name}: {difference}"
     return ""
 
 

@@ -129,7 +129,7 @@ def inject_worker(
 
     Args:
         grace_s: The pod's new `terminationGracePeriodSeconds`; None: it keeps its own.
-        hints: Whether autoscalers of machines are to leave its node alone, as long as it is there.
+        hints: True if node autoscalers are to leave its node alone.
     """
     if why := objection(pod, WORKER):
         return Injection(lacks=why)

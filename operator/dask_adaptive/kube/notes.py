@@ -146,10 +146,8 @@ def manual_pin(
             return None
         until = min(held.until, set_at + max_s)
         if until > now:
-            said = (
-                f"{note.reason} ({note.holder})" if note.reason else f"annotated on {note.holder}"
-            )
-            return ManualPin(until, reason=said, problem=held.problem)
+            why = f"{note.reason} ({note.holder})" if note.reason else f"annotated on {note.holder}"
+            return ManualPin(until, reason=why, problem=held.problem)
     return None
 
 
@@ -220,7 +218,7 @@ _INSTANT = "an instant such as 2026-01-31T18:00:00Z"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Wishes:
     """Requests by annotation for one worker."""
 
     recycle: str = ""  # not empty: it is to be replaced; who says so
@@ -248,7 +246,7 @@ def in_order(pod: Iterable[Note], deployment: Sequence[Note], above: Iterable[No
     return [*own, *(note for note in every if note.is_copy and note.name == EXPIRES)]
 
 
-def asked(notes: Sequence[Note], *, began_at: float, now: float, since: Since) -> Asked:
+def wishes_of(notes: Sequence[Note], *, began_at: float, now: float, since: Since) -> Wishes:
     """
     Requests by annotation for one worker.
 
@@ -260,7 +258,7 @@ def asked(notes: Sequence[Note], *, began_at: float, now: float, since: Since) -
     expires_at = _expires_at([n for n in notes if n.name == EXPIRES], began_at, problems)
     wanted = [n for n in notes if n.name == RECYCLE]
     recycle = _recycle(wanted, began_at, now, since, problems) if began_at else ""
-    return Asked(recycle, expires_at, "; ".join(problems))
+    return Wishes(recycle, expires_at, "; ".join(problems))
 
 
 def _expires_at(notes: Iterable[Note], began_at: float, problems: list[str]) -> float:

@@ -124,7 +124,7 @@ class PolicyObject:
     managed_by: str = ""  # what we made it from; empty: a person's
     owner_uid: str = ""
     status_json: bytes = field(default=b"{}", compare=False)
-    asks: tuple[Note, ...] = ()
+    wishes: tuple[Note, ...] = ()
 
     @property
     def managed(self) -> bool:
@@ -176,7 +176,7 @@ class ClusterObject:
     meta: Meta
     key: ClusterKey
     notes: tuple[tuple[str, str], ...] = ()  # its annotations of our domain, prefix cut off
-    asks: tuple[Note, ...] = ()
+    wishes: tuple[Note, ...] = ()
 
     def note(self, annotation: str) -> str | None:
         return dict(self.notes).get(annotation.removeprefix(PREFIX))
@@ -191,7 +191,7 @@ class GroupObject:
     replicas: int
     grace_s: int | None = field(default=None, compare=False)  # as its workers' template says
     handled: int | None = None  # the replicas that dask-kubernetes has acted on last
-    asks: tuple[Note, ...] = ()  # its own, then those of its workers' template
+    wishes: tuple[Note, ...] = ()  # its own, then those of its workers' template
     sketch: Sketch = ()
     written_at: float | None = field(default=None, compare=False)  # its workers' pod spec
     shape: Shape = NO_SHAPE  # of its workers' pods, as their template says
@@ -221,7 +221,7 @@ class DeploymentObject:
     group: str
     waiting: str = ""  # why it has no pod
     refused: str = ""  # who refuses to let its pod be made, and why
-    asks: tuple[Note, ...] = ()
+    wishes: tuple[Note, ...] = ()
     sketch: Sketch = ()
 
 
@@ -237,7 +237,7 @@ class PodObject:
     node: str = ""
     host_network: bool = False  # its addresses are its node's
     ends_at: float | None = None  # seconds since 1970: deleted, and killed then at the latest
-    asks: tuple[Note, ...] = ()
+    wishes: tuple[Note, ...] = ()
     started_at: float | None = None  # seconds since 1970: taken on by its node
     deadline_s: float = math.inf  # seconds from then on: it is ended
     unscheduled_at: float | None = None  # since then no node has had room for it
@@ -335,7 +335,7 @@ def parse_policy_object(body: Mapping[str, Any]) -> PolicyObject:
         managed_by=_labels(body).get(MANAGED_BY, ""),
         owner_uid=as_text(owners[0].get("uid", "")),
         status_json=msgspec.json.encode(body.get("status") or {}),
-        asks=read_notes(body["metadata"], f"AdaptivePolicy {meta.name}"),
+        wishes=read_notes(body["metadata"], f"AdaptivePolicy {meta.name}"),
     )
 
 
@@ -358,7 +358,7 @@ def parse_cluster(body: Mapping[str, Any]) -> ClusterObject:
         meta=meta,
         key=ClusterKey(meta.namespace, meta.name),
         notes=tuple((name.removeprefix(PREFIX), as_text(annotations[name])) for name in ours),
-        asks=read_notes(body["metadata"], f"DaskCluster {meta.name}"),
+        wishes=read_notes(body["metadata"], f"DaskCluster {meta.name}"),
     )
 
 
@@ -375,7 +375,7 @@ def parse_group(body: Mapping[str, Any]) -> GroupObject:
         replicas=int(worker.get("replicas") or 0),
         grace_s=(worker.get("spec") or {}).get("terminationGracePeriodSeconds"),
         handled=handled_replicas(body["metadata"]),
-        asks=(*own, *read_notes(worker.get("metadata") or {}, name)),
+        wishes=(*own, *read_notes(worker.get("metadata") or {}, name)),
         sketch=sketch(worker.get("spec")),
         written_at=worker_spec_written_at(body["metadata"]),
         shape=shape_of(worker.get("spec")),
@@ -418,7 +418,7 @@ def parse_deployment(body: Mapping[str, Any]) -> DeploymentObject:
         group=sys.intern(_labels(body).get(GROUP_LABEL, "")),
         waiting=deployment_waiting(body),
         refused=deployment_refused(body),
-        asks=read_notes(body["metadata"], f"Deployment {meta.name}", made_by_upstream=True),
+        wishes=read_notes(body["metadata"], f"Deployment {meta.name}", made_by_upstream=True),
         sketch=sketch(pod_spec),
     )
 
@@ -438,7 +438,7 @@ def parse_pod(body: Mapping[str, Any]) -> PodObject:
         # Of a pod this is not when its deletion was asked for, but that plus its grace period
         # (apiserver's BeforeDelete).
         ends_at=read_instant(body["metadata"].get("deletionTimestamp") or ""),
-        asks=read_notes(body["metadata"], f"pod {meta.name}", made_by_upstream=True),
+        wishes=read_notes(body["metadata"], f"pod {meta.name}", made_by_upstream=True),
         started_at=read_instant(status.get("startTime") or ""),
         deadline_s=float(spec.get("activeDeadlineSeconds") or math.inf),
         unscheduled_at=read_instant(unscheduled_since(body)),

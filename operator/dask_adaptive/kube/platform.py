@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 
-from dask_adaptive.kube.annotated import SETTLE_S, at_rest
+from dask_adaptive.kube.annotated import SETTLE_S, is_suspended
 from dask_adaptive.kube.api import (
     AUTOSCALERS,
     CLUSTERS,
@@ -42,19 +42,19 @@ class _SetTimes:
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str, str, bool], float] = {}
-        self._asked: dict[tuple[str, str, str, bool], float] = {}
+        self._seen: dict[tuple[str, str, str, bool], float] = {}
 
     def of(self, note: Note, now: float) -> float:
         """Seconds since 1970; where nobody noted it, when it was seen first."""
         set_at = now if note.set_at is None else note.set_at
         # One that somebody has set himself is another one than its copy from above.
         name = (note.holder, note.name, note.value, note.is_copy)
-        self._asked[name] = min(set_at, self._known.get(name, set_at))
-        return self._asked[name]
+        self._seen[name] = min(set_at, self._known.get(name, set_at))
+        return self._seen[name]
 
     def forget_others(self) -> None:
         """Forget annotations that nobody has asked about since the last time."""
-        self._known, self._asked = self._asked, {}
+        self._known, self._seen = self._seen, {}
 
 
 #: For a DaskAutoscaler that is being adopted: how long to wait, and how often to look.
@@ -160,7 +160,7 @@ class KubePlatform:
             return
         name, path = known.meta.name, AUTOSCALERS.path(self._key.namespace)
         found = map(parse_autoscaler, await self._api.list(path, field=f"metadata.name={name}"))
-        if not any(at_rest(a, now) and not a.meta.deleting for a in found):
+        if not any(is_suspended(a, now) and not a.meta.deleting for a in found):
             raise PlatformError(f"DaskAutoscaler {name} is gone or active: nothing is scaled")
 
     async def delete_cluster(self, uid: str) -> None:

@@ -82,15 +82,15 @@ def _room(
     each, used = cost(name, shape), dict(quota.used).get(name)
     if not each or used is None:  # nobody has counted yet: the API server refuses all for a moment
         return None
-    claims = [] if name in _OBJECTS else [cost(name, s) for s in unmade if quota.counts(s)]
-    claims = [claim for claim in claims if claim]
-    workers = max(hard - used - sum(claims), 0) // each
+    unmade_costs = [] if name in _OBJECTS else [cost(name, s) for s in unmade if quota.counts(s)]
+    unmade_costs = [one for one in unmade_costs if one]
+    workers = max(hard - used - sum(unmade_costs), 0) // each
     has = f"has room for {workers} more" if workers else "has no room for one more"
     message = (
-        f"ResourceQuota {quota.meta.name} {has} ({name}: {_said(name, used)} of"
-        f" {_said(name, hard)} used, one takes {_said(name, each)}"
+        f"ResourceQuota {quota.meta.name} {has} ({name}: {_amount(name, used)} of"
+        f" {_amount(name, hard)} used, one takes {_amount(name, each)}"
     )
-    waiting = f", {len(claims)} still without a pod" if claims else ""
+    waiting = f", {len(unmade_costs)} still without a pod" if unmade_costs else ""
     return Room(workers, f"{message}{waiting})")
 
 
@@ -135,7 +135,7 @@ def _amounts(found: Mapping[str, Any] | None) -> Costs:
     return tuple(sorted((str(name), thousandths(text)) for name, text in (found or {}).items()))
 
 
-def _said(name: str, amount: int) -> str:
+def _amount(name: str, amount: int) -> str:
     words = name.split(".")
     if words[-1].startswith(("memory", "ephemeral-storage", "hugepages-")):
         return format_bytes(amount / _ONE)

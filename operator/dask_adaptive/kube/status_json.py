@@ -68,9 +68,9 @@ def merge_patch(old: Any, new: Any) -> Any:
 
 def _dated(rows: Iterable[HeldBy], before: Iterable[HeldBy], now: str) -> tuple[HeldBy, ...]:
     """Pins with their ends on the calendar; one that moves by half a minute stays as written."""
-    old = {row.claim: row.until for row in before}
+    old = {row.key: row.until for row in before}
     at = read_instant(now) or math.inf
-    return tuple(replace(row, until=steady(at + row.left_s, old.get(row.claim))) for row in rows)
+    return tuple(replace(row, until=steady(at + row.left_s, old.get(row.key))) for row in rows)
 
 
 def stamped(

@@ -11,19 +11,19 @@ from itertools import chain
 from operator import is_
 from typing import Any
 
-from dask_adaptive.kube.annotated import at_rest
+from dask_adaptive.kube.annotated import is_suspended
 from dask_adaptive.kube.cache.world import World
 from dask_adaptive.kube.drift import drifted
 from dask_adaptive.kube.nodes import NodeObject
 from dask_adaptive.kube.notes import (
-    Asked,
     Note,
     Since,
-    asked,
+    Wishes,
     in_order,
     manual_pin,
     pause_of,
     turns_in_s,
+    wishes_of,
 )
 from dask_adaptive.kube.objects import (
     ADOPT,
@@ -77,14 +77,14 @@ def view(
         conflict=conflict(world, key, now=now),
         groups=tuple(map(look.group, look.groups.values())),
         workers=look.workers,
-        terminating=tuple(_terminating(look.ending, now=now, pin_of=look.pin_of)),
+        terminating=tuple(_terminating(look.terminating, now=now, pin_of=look.pin_of)),
         at=now,
         pause=pause_of(
-            (note for p in policies for note in p.asks), cluster.asks, now=now, since=since
+            (note for p in policies for note in p.wishes), cluster.wishes, now=now, since=since
         ),
         uid=cluster.meta.uid,
         changes_in_s=turns_in_s(
-            chain(*look.asks, *(p.asks for p in policies)), now=now, since=since
+            chain(*look.wishes, *(p.wishes for p in policies)), now=now, since=since
         ),
     )
 
@@ -110,7 +110,7 @@ def _terminating(
         )
 
 
-_NOTHING_ASKED = Asked()
+_NO_WISHES = Wishes()
 
 
 class ClusterLook:
@@ -144,7 +144,7 @@ class ClusterLook:
             self._sort(*source[1:])
         self._quotas = world.of(QuotaObject, ClusterKey(key.namespace, ""))
         self._shapes = self._shaped() if self._quotas else {}
-        if is_new or self.asks:
+        if is_new or self.wishes:
             self._made = {name: self._again(d) for name, d in self.deployments.items()}
             found = tuple(worker for _, worker in self._made.values())
             if len(found) != len(self.workers) or not all(map(is_, found, self.workers)):
@@ -158,20 +158,20 @@ class ClusterLook:
         self._pods_of: dict[str, list[PodObject]] = {}
         for pod in pods:
             self._pods_of.setdefault(pod.worker, []).append(pod)
-        self.ending = [p for p in self.pods if p.ends_at is not None]
+        self.terminating = [p for p in self.pods if p.ends_at is not None]
         every = chain((self._cluster,), groups, deployments, pods)
-        self.asks: list[tuple[Note, ...]] = [one.asks for one in every if one.asks]
+        self.wishes: list[tuple[Note, ...]] = [one.wishes for one in every if one.wishes]
 
     def _again(self, deployment: DeploymentObject) -> tuple[tuple[object, ...], PlatformWorker]:
         """A worker with what it was made of: as before, if that is the same."""
         name = deployment.meta.name
         before, pods = self._made.get(name), self._pods_of.get(name, ())
-        group, above = self._group(deployment), self._cluster.asks
+        group, above = self._group(deployment), self._cluster.wishes
         going = (self._terminating[p.node] for p in pods if p.node in self._terminating)
         parts = (deployment, group, above, *pods, *going)
         if before is None:
             return parts, self.worker(deployment)
-        has_notes = above or (group and group.asks) or any(o.asks for o in (deployment, *pods))
+        has_notes = above or (group and group.wishes) or any(o.wishes for o in (deployment, *pods))
         if not has_notes and len(parts) == len(before[0]) and all(map(is_, parts, before[0])):
             return before
         worker = self.worker(deployment)
@@ -215,7 +215,7 @@ class ClusterLook:
         pods = self._pods_of.get(deployment.meta.name, [])
         ranked = standing(pods) if len(pods) > 1 else pods  # all may be connected
         pod = ranked[0] if ranked else None
-        wishes = self._asked(deployment, pod)
+        wishes = self._wishes(deployment, pod)
         ends_at = min(wishes.expires_at, pod.deadline_at if pod else math.inf)
         return PlatformWorker(
             name=deployment.meta.name,
@@ -233,7 +233,7 @@ class ClusterLook:
             pod_made_at=(pod.began_at if pod else 0.0) or deployment.meta.created_at,
             ends_at=ends_at,
             annotation_problem=wishes.problem,
-            recycle_asked=wishes.recycle,
+            recycle_request=wishes.recycle,
             drift=self._drift(deployment),
             unscheduled_at=pod.unscheduled_at if pod and not pod.meta.deleting else None,
             gated=pod is not None and pod.gated,
@@ -245,17 +245,17 @@ class ClusterLook:
 
     def _pin(self, deployment: DeploymentObject | None, pod: PodObject | None) -> ManualPin | None:
         holders = (pod, deployment, self._group(deployment), self._cluster)
-        notes = [note for holder in holders if holder for note in holder.asks]
+        notes = [note for holder in holders if holder for note in holder.wishes]
         return manual_pin(notes, now=self._now, since=self._since, max_s=self._manual_max_s)
 
-    def _asked(self, deployment: DeploymentObject, pod: PodObject | None) -> Asked:
+    def _wishes(self, deployment: DeploymentObject, pod: PodObject | None) -> Wishes:
         group = self._group(deployment)
-        above = (*(group.asks if group else ()), *self._cluster.asks)
-        if not (above or deployment.asks or (pod and pod.asks)):
-            return _NOTHING_ASKED
-        notes = in_order(pod.asks if pod else (), deployment.asks, above)
+        above = (*(group.wishes if group else ()), *self._cluster.wishes)
+        if not (above or deployment.wishes or (pod and pod.wishes)):
+            return _NO_WISHES
+        notes = in_order(pod.wishes if pod else (), deployment.wishes, above)
         began_at = pod.began_at if pod else 0.0
-        return asked(notes, began_at=began_at, now=self._now, since=self._since)
+        return wishes_of(notes, began_at=began_at, now=self._now, since=self._since)
 
     def _drift(self, deployment: DeploymentObject) -> str:
         group = self._group(deployment)
@@ -280,7 +280,7 @@ def conflict(world: World, key: ClusterKey, *, now: float) -> str:
         )
     autoscalers = world.standing(AutoscalerObject, key)
     for autoscaler in autoscalers:
-        if not at_rest(autoscaler, now):
+        if not is_suspended(autoscaler, now):
             return _awake(autoscaler, key)
     if not autoscalers and any(p.managed_by == BY_ADOPTION for p in policies):
         # `cluster.scale(3)` deletes it and sets a number, which is to stay; the policy goes next.
@@ -290,14 +290,14 @@ def conflict(world: World, key: ClusterKey, *, now: float) -> str:
 
 def adopted(world: World, key: ClusterKey, *, now: float) -> AutoscalerObject | None:
     """The DaskAutoscaler that was adopted and rests."""
-    return next((a for a in world.standing(AutoscalerObject, key) if at_rest(a, now)), None)
+    return next((a for a in world.standing(AutoscalerObject, key) if is_suspended(a, now)), None)
 
 
 def is_settling(world: World, key: ClusterKey, *, now: float) -> bool:
     """True if a policy was just made from a DaskAutoscaler that is not suspended yet."""
     return any(
         p.managed_by == BY_ADOPTION and not p.status for p in world.standing(PolicyObject, key)
-    ) and any(not at_rest(a, now) for a in world.standing(AutoscalerObject, key))
+    ) and any(not is_suspended(a, now) for a in world.standing(AutoscalerObject, key))
 
 
 def _awake(autoscaler: AutoscalerObject, key: ClusterKey) -> str:

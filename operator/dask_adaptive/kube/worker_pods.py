@@ -266,7 +266,7 @@ def pod_waiting(pod: Mapping[str, Any]) -> str:
     status = pod.get("status") or {}
     phase = status.get("phase", "Pending")
     if phase in ("Failed", "Succeeded"):
-        return _said(status.get("reason") or phase, status.get("message"))
+        return _with_message(status.get("reason") or phase, status.get("message"))
     containers = [
         *(status.get("initContainerStatuses") or []),
         *(status.get("containerStatuses") or []),
@@ -277,9 +277,13 @@ def pod_waiting(pod: Mapping[str, Any]) -> str:
     if phase != "Pending":
         return ""
     if gates := gates_of(pod):
-        return _said("SchedulingGated", gates)
+        return _with_message("SchedulingGated", gates)
     found = _condition(pod, "PodScheduled", "False")
-    return _said(found.get("reason") or "Unschedulable", found.get("message")) if found else phase
+    return (
+        _with_message(found.get("reason") or "Unschedulable", found.get("message"))
+        if found
+        else phase
+    )
 
 
 def gates_of(pod: Mapping[str, Any]) -> str:
@@ -311,10 +315,10 @@ def _container_waiting(container: Mapping[str, Any]) -> str:
         message = waiting.get("message")
         if reason == "CrashLoopBackOff" and last:
             message = f"{last.get('reason', 'Error')}, exit code {last.get('exitCode')}"
-        return _said(reason, message)
+        return _with_message(reason, message)
     ended = state.get("terminated")
     if ended and ended.get("exitCode", 0) != 0:
-        return _said(ended.get("reason") or "Error", f"exit code {ended['exitCode']}")
+        return _with_message(ended.get("reason") or "Error", f"exit code {ended['exitCode']}")
     return ""
 
 
@@ -332,10 +336,14 @@ def deployment_refused(deployment: Mapping[str, Any]) -> str:
     The ReplicaSet controller goes on trying, less and less often.
     """
     found = _condition(deployment, "ReplicaFailure", "True")
-    return _said(found.get("reason") or "ReplicaFailure", found.get("message")) if found else ""
+    return (
+        _with_message(found.get("reason") or "ReplicaFailure", found.get("message"))
+        if found
+        else ""
+    )
 
 
-def _said(reason: str, message: str | None) -> str:
+def _with_message(reason: str, message: str | None) -> str:
     text = " ".join((message or "").split())
     if len(text) > _LONGEST:
         text = text[: _LONGEST - 1] + "…"

@@ -35,8 +35,8 @@ FIRST_S, LONGEST_S = 1.0, 60.0
 
 class Attempts:
     """
-    Actions that the platform has refused of late: each is tried again ever more seldom. What a
-    scheduler does not answer is not among them: nothing is planned until it does.
+    Actions that the platform refused lately, retried with exponential backoff. Requests that a
+    scheduler does not answer are not among them: nothing is planned until it does.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:

@@ -114,15 +114,15 @@ def _limited(decided: Plan) -> Condition:
         return Condition(st.SCALING_LIMITED, False, Reason.DESIRED_WITHIN_RANGE, within)
     limited.sort(key=lambda item: LIMITS.index(item[1].reason))
     several = len(decided.groups) > 1
-    said = [f"{group}: {step.message}" if several else step.message for group, step in limited]
-    return Condition(st.SCALING_LIMITED, True, limited[0][1].reason, "; ".join(said))
+    messages = [f"{group}: {step.message}" if several else step.message for group, step in limited]
+    return Condition(st.SCALING_LIMITED, True, limited[0][1].reason, "; ".join(messages))
 
 
 def _ready(observed: ObservedCluster, decided: Plan) -> Condition:
-    is_stopped = (
+    is_unserved = (
         not observed.found or observed.conflict or decided.reason is Reason.CLUSTER_NOT_FOUND
     )
-    if is_stopped or not observed.scheduler.is_connected:
+    if is_unserved or not observed.scheduler.is_connected:
         return Condition(st.READY, False, decided.reason, decided.message)
     workers = [w for g in observed.groups for w in g.workers if w.is_connected]
     if workers and all(w.process.is_paused and w.process.stuck for w in workers):
@@ -177,5 +177,5 @@ def _unanswered(scheduler: ObservedScheduler, policy: Policy) -> tuple[Reason, s
         return scheduler.problem, scheduler.message
     least = fallback.replicas
     kept = "" if least is None else f", at least {counted(least, 'worker')} are kept"
-    asked = f"no answer to {fallback.failure_threshold} requests (fallback)"
-    return Reason.FALLBACK, f"{scheduler.message}; {asked}: no worker is removed{kept}"
+    missed = f"no answer to {fallback.failure_threshold} requests (fallback)"
+    return Reason.FALLBACK, f"{scheduler.message}; {missed}: no worker is removed{kept}"

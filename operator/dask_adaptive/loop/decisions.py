@@ -11,7 +11,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from dask_adaptive.loop.ports import PlatformError, Reporter, Told
+from dask_adaptive.loop.ports import PageContent, PlatformError, Reporter
 from dask_adaptive.loop.summary import USUAL
 from dask_adaptive.loop.words import why_leaving
 from dask_adaptive.model.observed import ObservedCluster, ObservedWorker, Serving
@@ -212,10 +212,10 @@ _FULL = frozenset(
 )  # fmt: skip
 
 
-def told(
+def page_content(
     name: str, observed: ObservedCluster, policy: Policy, decided: Plan, past: Past,
     decisions: Iterable[Decision],
-) -> Told:  # fmt: skip
+) -> PageContent:  # fmt: skip
     """
     The content of the page; `name` is the policy's, `decisions` are the last ones, oldest
     first.
@@ -223,7 +223,7 @@ def told(
     rows = tuple((d.at, d.group, d.reason.value, d.message) for d in decisions)
     can_grow = _can_grow(observed, policy, decided)
     arrivals = (past.of(group).arrival_s for group in can_grow)
-    return Told(
+    return PageContent(
         policy=name,
         message=f"{decided.reason.value}: {decided.message}",
         workers=tuple(_workers(observed, decided))[:MAX_WORKERS],
@@ -241,12 +241,12 @@ def _workers(observed: ObservedCluster, decided: Plan) -> Iterator[tuple[str, st
         for worker in group.workers:
             if isinstance(worker.lifecycle, Serving) and worker.name not in notable:
                 continue  # nearly all
-            said = _said(worker, leaving, held)
-            if said:
-                yield from ((name, said) for name in worker.dask_names)
+            sentence = _sentence(worker, leaving, held)
+            if sentence:
+                yield from ((name, sentence) for name in worker.dask_names)
 
 
-def _said(worker: ObservedWorker, leaving: Mapping[str, str], held: Mapping[str, str]) -> str:
+def _sentence(worker: ObservedWorker, leaving: Mapping[str, str], held: Mapping[str, str]) -> str:
     if now := why_leaving(worker):
         return f"leaves: {now}"
     if worker.name in leaving:

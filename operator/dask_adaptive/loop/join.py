@@ -72,7 +72,7 @@ _PLACE_OF_CLUSTER = tuple(field.name for field in fields(PlacedCluster))
 _IN_SERVICE = frozenset({"running", "paused", "init"})
 
 
-def find_endings(
+def find_terminating(
     view: PlatformView, scheduler: ObservedScheduler
 ) -> tuple[tuple[TerminatingPod, ...], tuple[SchedulerWorker, ...]]:
     """
@@ -141,7 +141,7 @@ def join(
         joined: Of the joins of this cluster before; it makes no difference to the result.
     """
     joined = joined or JoinedWorkers()
-    terminating, seen = find_endings(view, scheduler)
+    terminating, seen = find_terminating(view, scheduler)
     workers = joined.join(view.workers, seen, terminating)
     return ObservedCluster(
         **{name: getattr(view, name) for name in _PLACE_OF_CLUSTER},
@@ -216,16 +216,16 @@ class JoinedWorkers:
                 matched[name].append(process)
                 self._owners[process.address] = name
         self.strangers = tuple(strangers)
-        departing = _departing(workers, terminating, ending)
+        messages = _terminating_messages(workers, terminating, ending)
         pods = {e.pod for e in terminating}
         for worker in workers:
             name, mine = worker.name, matched.get(worker.name, ())
-            known, is_going = before.get(name), name in departing or worker.pod in pods
+            known, is_going = before.get(name), name in messages or worker.pod in pods
             if known is None or known[0] is not worker or is_going or not _are_same(known[1], mine):
                 placed = worker
                 if worker.pod in pods:  # the next pod is on its way, and on another machine
                     placed = replace(worker, node="", node_terminating="")
-                joined = _joined(placed, mine, departing.get(name, ""))
+                joined = _joined(placed, mine, messages.get(name, ""))
                 # What is about to end is never the same, so that it is made anew afterwards.
                 known = worker, (NOBODY,) if is_going else mine, joined
             self._made[name] = known
@@ -235,7 +235,7 @@ def _are_same(before: Processes, now: Processes) -> bool:
     return len(before) == len(now) and all(map(is_, before, now))
 
 
-def _departing(
+def _terminating_messages(
     workers: Iterable[PlatformWorker],
     terminating: Iterable[TerminatingPod],
     processes: Sequence[SchedulerWorker],
@@ -263,7 +263,7 @@ def _lifecycle_of(
     leaving = _leaving(processes) if len(processes) > 1 else processes[0].leaving
     if leaving is not Leaving.NO:
         reason = next((p.leaving_reason for p in processes if p.leaving_reason), None)
-        message = _said(p.leaving_message for p in processes)
+        message = _texts_of(p.leaving_message for p in processes)
         return Retiring(reason, message, is_drained=leaving is Leaving.DRAINED)
     is_serving = all(p.status in _IN_SERVICE or p.is_cordoned for p in processes)
     return SERVING if is_serving else CLOSING
@@ -309,10 +309,10 @@ def _cordon(processes: Sequence[SchedulerWorker]) -> Cordon | None:
     cordons = [p.cordon for p in processes if p.cordon is not None]
     if not cordons:
         return None
-    return Cordon(cordons[0].quota, _said(c.message for c in cordons))
+    return Cordon(cordons[0].quota, _texts_of(c.message for c in cordons))
 
 
-def _said(texts: Iterable[str]) -> str:
+def _texts_of(texts: Iterable[str]) -> str:
     return "; ".join(sorted(set(texts) - {""}))
 
 
@@ -322,7 +322,7 @@ def highest(uses: Iterable[Use]) -> Use:
     if len(distinct) < 2:
         return distinct[0] if distinct else UNUSED
     most = {field.name: max(getattr(u, field.name) for u in distinct) for field in fields(Use)}
-    return Use(**{**most, "match": _said(u.match for u in distinct)})
+    return Use(**{**most, "match": _texts_of(u.match for u in distinct)})
 
 
 def _leaving(processes: Sequence[SchedulerWorker]) -> Leaving:

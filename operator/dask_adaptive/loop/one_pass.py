@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from dask_adaptive.loop.act import Attempts, StillUnused, act
-from dask_adaptive.loop.decisions import DecisionHistory, told
+from dask_adaptive.loop.decisions import DecisionHistory, page_content
 from dask_adaptive.loop.events import (
     events_of_aborts,
     events_of_advice,
@@ -88,9 +88,9 @@ class ClusterLoop:
         self._calendar, self._joined = Calendar(before.recent), JoinedWorkers()
         self._status: Status | None = None  # as it was told last
         self._status_at = 0.0
-        self._untold = NO_STATUS
+        self._unwritten = NO_STATUS
         self._status_due_at = math.inf  # when that is to be written, if it was held back
-        self._told = frozenset[Event]()
+        self._reported = frozenset[Event]()
         self._attempts = Attempts(ports.clock)
         self._unanswered = 0  # questions in a row that the scheduler did not answer
         self._late: tuple[Note, ...] = ()  # heard while looking once more
@@ -134,8 +134,8 @@ class ClusterLoop:
         await self._report(observed, status, decided, outcomes, aborts)
         await self._chronicle.write(ports.reporter, now=now)
         until_s = decided.valid_until - ports.clock()
-        untold_s = min(self._status_due_at, self._chronicle.due_at) - ports.clock()
-        waits = (_next(observed, outcomes), until_s, self._attempts.left_s(), untold_s)
+        unwritten_s = min(self._status_due_at, self._chronicle.due_at) - ports.clock()
+        waits = (_next(observed, outcomes), until_s, self._attempts.left_s(), unwritten_s)
         again_in_s = max(min(waits), SHORTEST_S)
         return PassResult(observed, decided, outcomes, status, again_in_s, policy)
 
@@ -198,9 +198,9 @@ class ClusterLoop:
         if not _is_ours(observed):
             return
         recent = self._chronicle.recent
-        said = told(self._name, observed, policy, decided, self._past, recent)
+        content = page_content(self._name, observed, policy, decided, self._past, recent)
         with contextlib.suppress(LinkError):
-            await self._ports.link.announce(decided.arriving, said)
+            await self._ports.link.announce(decided.arriving, content)
 
     async def _report(
         self,
@@ -213,19 +213,19 @@ class ClusterLoop:
         """Tell people of what is new: an unchanged world causes no call."""
         happened = frozenset(events_of_outcomes(outcomes))
         happened |= {*events_of_advice(decided), *events_of_annotations(observed)}
-        new = sorted(happened - self._told, key=lambda e: (e.worker, e.reason.value, e.message))
+        new = sorted(happened - self._reported, key=lambda e: (e.worker, e.reason.value, e.message))
         noted = events_of_notes(observed)  # each comes only once, and may well say the same again
         news = (*events_of_conditions(status, self._status), *new, *noted, *once)
         await self._ports.reporter.tell(news)
-        self._told = happened
+        self._reported = happened
         self._status_due_at = self._due_at(status)
-        self._untold = status
+        self._unwritten = status
         if self._status_due_at <= self._ports.clock():
-            await self._tell_status()
+            await self._write_status()
 
-    async def _tell_status(self) -> None:
-        await self._ports.reporter.status(self._untold)
-        self._status, self._status_at = self._untold, self._ports.clock()
+    async def _write_status(self) -> None:
+        await self._ports.reporter.status(self._unwritten)
+        self._status, self._status_at = self._unwritten, self._ports.clock()
         self._status_due_at = math.inf
 
     def _due_at(self, status: Status) -> float:
@@ -240,7 +240,7 @@ class ClusterLoop:
         """Write the figures and decisions that wait for others: this process stops."""
         if self._status_due_at < math.inf:
             with contextlib.suppress(PlatformError):
-                await self._tell_status()
+                await self._write_status()
         await self._chronicle.write(self._ports.reporter, now=math.inf)
 
 

@@ -93,7 +93,7 @@ class Retired:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class PageContent:
     """The operator's decisions on the dashboard's page."""
 
     policy: str = ""  # its name; empty: nothing is told
@@ -138,7 +138,7 @@ class SchedulerLink(Protocol):
     async def limit(self, limits: Limits) -> None:
         """Say what workers may go on with; nothing is sent where nothing has changed."""
 
-    async def announce(self, arriving: Sequence[Arriving], told: Told) -> None:
+    async def announce(self, arriving: Sequence[Arriving], content: PageContent) -> None:
         """
         Say what is on its way and what was decided, for shuffles that are about to begin and for
         the page in the dashboard; nothing is sent where nothing has changed.

@@ -100,7 +100,7 @@ class HeldBy:
     for_s: Annotated[float, LOCAL] = field(default=0.0, compare=False)  # since it was first set
 
     @property
-    def claim(self) -> tuple[str, str, str]:
+    def key(self) -> tuple[str, str, str]:
         """Which pin it is: no two rows have the same."""
         return self.source, self.owner, self.reason
 
@@ -129,11 +129,11 @@ class GroupRow:
     reason: str = ""
     #: The same in a sentence, with numbers.
     message: str = ""
-    #: With idleTimeout Auto: from asking for a worker until it serves. A worker may leave when it
-    #: has been idle for this and moveSeconds together, within 12s and 5m. An operator that starts
-    #: goes on from this.
+    #: With idleTimeout Auto: time from requesting a worker until it serves. A worker may leave once
+    #: it has been idle for this and moveSeconds together, within 12s and 5m. A new operator starts
+    #: from this.
     start_seconds: int | None = None
-    #: With idleTimeout Auto: until a worker's share of the results has moved to it.
+    #: With idleTimeout Auto: time to move a worker's share of the results.
     move_seconds: int | None = None
 
     @property
@@ -240,6 +240,6 @@ class Status:
         return {row.name: row.idle for row in self.groups if row.idle is not None}
 
 
-def steady(until: float, told: float | None) -> float:
+def steady(until: float, reported: float | None) -> float:
     """An end as it was told, unless it has really moved."""
-    return told if told is not None and abs(until - told) < SLACK_S else until
+    return reported if reported is not None and abs(until - reported) < SLACK_S else until

@@ -259,13 +259,13 @@ def pins_of(observed: ObservedCluster, *, now: float) -> list[HeldBy]:
     for pin, names in _holding(observed):
         found[pin.source, pin.owner, pin.reason].append((pin, names))
     rows = []
-    for claim, leases in found.items():
+    for key, leases in found.items():
         workers = sorted({name for _, names in leases for name in names})
         left_s = max(max(pin.latest, pin.until) for pin, _ in leases) - at
         for_s = at - min(pin.since for pin, _ in leases)
-        held = HeldBy(*claim, tuple(workers), len(workers), now + left_s, left_s, for_s)
+        held = HeldBy(*key, tuple(workers), len(workers), now + left_s, left_s, for_s)
         rows.append(held)
-    return sorted(rows, key=lambda row: (-row.count, row.claim))
+    return sorted(rows, key=lambda row: (-row.count, row.key))
 
 
 def _holding(observed: ObservedCluster) -> Iterable[tuple[Pin, list[str]]]:
@@ -295,8 +295,8 @@ def held_by(
     Args:
         before: The rows told last: an end that has not really moved stays as it was told.
     """
-    told = {row.claim: row.until for row in before}
+    old = {row.key: row.until for row in before}
     return tuple(
-        replace(row, workers=row.workers[:MAX_NAMES], until=steady(row.until, told.get(row.claim)))
+        replace(row, workers=row.workers[:MAX_NAMES], until=steady(row.until, old.get(row.key)))
         for row in pins_of(observed, now=now)[:MAX_ROWS]
     )

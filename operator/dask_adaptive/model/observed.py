@@ -307,7 +307,7 @@ class PlatformWorker:
     manual_pin: ManualPin | None = None
     ends_at: float = math.inf  # by its pod's deadline, or an annotation
     annotation_problem: str = ""  # not empty: what can't be read, and how to correct it
-    recycle_asked: str = ""  # not empty: somebody wants it replaced; who
+    recycle_request: str = ""  # not empty: somebody wants it replaced; who
     drift: str = ""  # not empty: what differs from what its group asks for by now
     unscheduled_at: float | None = None  # since then no node has had room for its pod
     refused: str = ""  # not empty: its pod can't even be made (quota, admission); who says so

@@ -169,8 +169,8 @@ class Policy:
     idle: Idle = field(default_factory=Idle)
     #: What to do while the scheduler does not answer. No worker leaves meanwhile.
     fallback: Fallback = field(default_factory=Fallback)
-    #: When a worker has been unschedulable for this long, no more are requested, except for a retry
-    #: now and then.
+    #: Once a worker has been unschedulable for this long, no more are requested, except for
+    #: occasional retries.
     unschedulable_timeout_s: PositiveSeconds = 300.0
     #: When more than this part of the connected workers, and at least three, are lost at the same
     #: time, nothing is scaled until they are back. 100% turns it off.
@@ -183,7 +183,7 @@ class Policy:
     #: How a worker leaves.
     retirement: Retirement = field(default_factory=Retirement)
     #: How many workers may be missing at the same time, and when; how signals about nodes are used,
-    #: and which hints autoscalers of machines get.
+    #: and which hints node autoscalers get.
     disruption: Disruption = field(default_factory=Disruption)
     #: When a worker is replaced by another one. It finishes its running tasks and hands over its
     #: results first; no work is redone.
@@ -194,8 +194,8 @@ class Policy:
     #: How the agent relieves the scheduler, the configuration of Dask that the scheduler starts
     #: with, and how the operator reaches it.
     scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
-    #: The operators of this name serve the policy, as an IngressClass names its controller; others
-    #: leave it alone. Default dask-adaptive, which is the name of an operator that was given none.
+    #: Only operators of this name serve the policy, as an IngressClass names its controller.
+    #: Default dask-adaptive, an operator's default name.
     controller_name: ControllerName = DEFAULT_CONTROLLER
 
     @property

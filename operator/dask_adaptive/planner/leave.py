@@ -1,8 +1,7 @@
 """
-Decides which workers may leave, which of them first, and who leaves or stays because others say so.
+Decides which workers may leave, and in which order; announces terminating pods and manual pins.
 
-Of workers that cost the same those go first whose machine is soonest empty, because machines are
-paid for, not workers.
+Among workers of equal cost, prefers those on nodes that can be emptied soonest: nodes are paid for.
 """
 
 from __future__ import annotations
@@ -141,8 +140,8 @@ def ranked(
     workers: Iterable[ObservedWorker], order: NodeOrder, first: Collection[str] = ()
 ) -> list[ObservedWorker]:
     """
-    Cheapest to lose first: those in `first`, then those with fewest tasks, with least data, on the
-    node that is soonest empty, idle longest.
+    Sort workers by the cost of losing them: those in `first`, then by tasks, data, how soon their
+    node can be emptied, and idle time.
     """
 
     def key(worker: ObservedWorker) -> tuple[object, ...]:

@@ -390,9 +390,9 @@ RULES = (
     ),
     QuotaRule(
         Reason.RECYCLE_REQUESTED, is_manual=True,
-        marked=lambda ws, at: [w for w in ws if w.platform.recycle_asked],
-        limit=lambda w, at: 1.0 if w.platform.recycle_asked else math.inf,
-        message=lambda w, *_: f"its replacement was requested: {w.platform.recycle_asked}",
+        marked=lambda ws, at: [w for w in ws if w.platform.recycle_request],
+        limit=lambda w, at: 1.0 if w.platform.recycle_request else math.inf,
+        message=lambda w, *_: f"its replacement was requested: {w.platform.recycle_request}",
     ),
     QuotaRule(
         Reason.DRIFTED, marked=lambda ws, at: [w for w in ws if w.platform.drift], is_manual=True,

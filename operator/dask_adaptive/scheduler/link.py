@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypedDict
 from uuid import uuid4
 
-from dask_adaptive.loop.ports import AgentInvalid, LinkError, Retired, Tls, Told
+from dask_adaptive.loop.ports import AgentInvalid, LinkError, PageContent, Retired, Tls
 from dask_adaptive.model.observed import ObservedScheduler
 from dask_adaptive.model.plan import Arriving
 from dask_adaptive.model.policy import Policy
@@ -96,7 +96,7 @@ class _Agent:
     limits: SentLimits | None = None
     plans: SentPlans = NOTHING
     lapses: int = 0  # how often its lease had ended when it was told that
-    asked: Mapping[str, Any] | None = None  # what it was asked for last
+    query: Mapping[str, Any] | None = None  # what it was asked for last
     whole_at: float = -math.inf  # when it was last asked for all of it
     heard_at: float = -math.inf  # when it last answered a wait
     answered_at: float = -math.inf  # when it last said what has changed, or that nothing has
@@ -197,12 +197,12 @@ class Link:
         await self._ask(wire.LIMIT, _DONE, session=agent.hello["session"], **limit_request(limits))
         agent.limits = SentLimits(limits, now)
 
-    async def announce(self, arriving: Sequence[Arriving], told: Told) -> None:
+    async def announce(self, arriving: Sequence[Arriving], content: PageContent) -> None:
         agent, now = await self._agent(), self._clock()
-        if agent.plans.holds(arriving, told, now):
+        if agent.plans.holds(arriving, content, now):
             return
-        await self._ask(wire.ANNOUNCE, _DONE, **announce_request(arriving, told))
-        agent.plans = SentPlans(tuple(arriving), told, now)
+        await self._ask(wire.ANNOUNCE, _DONE, **announce_request(arriving, content))
+        agent.plans = SentPlans(tuple(arriving), content, now)
 
     async def pin(self, names: Sequence[str], *, ttl_s: float, note: str) -> None:
         await self._agent()
@@ -221,21 +221,21 @@ class Link:
     async def _observe(self, policy: Policy, *, meters: bool) -> ObservedScheduler:
         agent = await self._agent()
         await self._configure(agent, policy)
-        asked = {
+        query = {
             "meters": meters or agent.reader.has_lifetimes,
             "demand": True,
             "renew": self._governs,
             "target_duration_ms": round(policy.target.duration_s * 1000),
         }
         now = self._clock()
-        if agent.asked == asked and now < agent.heard_at + FRESH_S:
+        if agent.query == query and now < agent.heard_at + FRESH_S:
             agent.heard_at = -math.inf
             return agent.observed(now)
         version = agent.reader.version
-        if agent.asked != asked or now >= agent.whole_at + WHOLE_S:
+        if agent.query != query or now >= agent.whole_at + WHOLE_S:
             version, agent.whole_at = 0, now
         known = {"caller": self._caller, "version": version, **agent.reader.request}
-        answer = await self._ask(wire.OBSERVE, ANSWER, **asked, **known)
+        answer = await self._ask(wire.OBSERVE, ANSWER, **query, **known)
         if answer["session"] != agent.hello["session"]:
             raise AgentGone("the scheduler has been restarted")
         lapses = answer.get("lapses", 0)  # an agent of 0.1.0 keeps what it was told
@@ -245,22 +245,22 @@ class Link:
         now = self._clock()
         agent.reader.read(answer, at=now)
         agent.answered(now)
-        agent.asked, agent.heard_at = asked, -math.inf
+        agent.query, agent.heard_at = query, -math.inf
         return agent.observed(now)
 
     async def _hears(self, agent: _Agent) -> bool:
         """Wait for a while; returns whether another look is worth it."""
-        began, asked = self._clock(), agent.asked or {}
+        began, query = self._clock(), agent.query or {}
         known = {"caller": self._caller, "version": agent.reader.version, **agent.reader.request}
         wait: dict[str, Any] = {"wait_ms": round(WAIT_S * 1000), "longer_s": WAIT_S}
-        answer = await self._ask(wire.OBSERVE, ANSWER, **asked, **known, **wait)
+        answer = await self._ask(wire.OBSERVE, ANSWER, **query, **known, **wait)
         now = self._clock()
         agent.answered(now)
         if "unchanged" in answer:
             await asyncio.sleep(began + FRESH_S - now)  # whatever the agent takes for a wait
             return False
         session = agent.hello["session"]
-        if (agent.asked, answer["session"], answer["lapses"]) != (asked, session, agent.lapses):
+        if (agent.query, answer["session"], answer["lapses"]) != (query, session, agent.lapses):
             return True
         if answer["version"] <= agent.reader.version:
             return False  # it was answered meanwhile
@@ -297,7 +297,7 @@ class Link:
     async def _ask(self, op: str, answer: Any, **request: Any) -> Any:
         if op != wire.OBSERVE and self._peer is not None:
             self._peer.heard_at = -math.inf
-        return await _asked(self._calls, op, answer, **request)
+        return await _answer_to(self._calls, op, answer, **request)
 
     async def _agent(self) -> _Agent:
         if self._peer is None:
@@ -410,8 +410,8 @@ class ReadOnlyLink:
                 if hello is None:
                     raise NoAgent(Reason.AGENT_MISSING, "the scheduler runs without the agent")
                 agent = _Agent(hello, SnapshotReader(self._notes))
-            asked = {**agent.reader.request, "meters": meters, "demand": demand}
-            answer = await _asked(self._calls, wire.OBSERVE, ANSWER, **asked)
+            query = {**agent.reader.request, "meters": meters, "demand": demand}
+            answer = await _answer_to(self._calls, wire.OBSERVE, ANSWER, **query)
             agent.reader.read(answer, at=(now := time.monotonic()))
             seen = agent.observed(now)
         except (LinkError, KeyError) as exc:
@@ -423,7 +423,7 @@ class ReadOnlyLink:
         await self._calls.close()
 
 
-async def _asked(calls: SchedulerCalls, op: str, answer: Any, **request: Any) -> Any:
+async def _answer_to(calls: SchedulerCalls, op: str, answer: Any, **request: Any) -> Any:
     """The agent's answer to one message, after a hello."""
     found = await calls.call(op, answer, protocol=wire.PROTOCOL, **request)
     if found is None:

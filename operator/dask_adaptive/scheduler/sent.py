@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dask_adaptive.loop.ports import Told
+from dask_adaptive.loop.ports import PageContent
 from dask_adaptive.model.plan import Arriving
 from dask_adaptive.model.recycle import Limits, Profile
 from dask_adaptive_agent.wire import (
@@ -44,22 +44,22 @@ class SentPlans:
     """Plans that an agent has heard."""
 
     arriving: tuple[Arriving, ...]
-    told: Told
+    content: PageContent
     at: float = -math.inf  # when, in seconds on the link's clock
 
-    def holds(self, arriving: Sequence[Arriving], told: Told, now: float) -> bool:
+    def holds(self, arriving: Sequence[Arriving], content: PageContent, now: float) -> bool:
         """Tells whether the agent can do without this: nothing has changed that could not wait."""
-        old, passed_s = self.told, now - self.at
-        is_empty = not arriving and told == Told()
-        if is_empty and not self.arriving and old == Told():
+        old, passed_s = self.content, now - self.at
+        is_empty = not arriving and content == PageContent()
+        if is_empty and not self.arriving and old == PageContent():
             return True
-        if (old.policy, old.decisions) != (told.policy, told.decisions):
+        if (old.policy, old.decisions) != (content.policy, content.decisions):
             return False
-        if bool(old.can_grow) != bool(told.can_grow):
+        if bool(old.can_grow) != bool(content.can_grow):
             return False
         if not self._is_still_coming(arriving, passed_s):
             return False
-        if passed_s >= WORDS_S and old != told:
+        if passed_s >= WORDS_S and old != content:
             return False
         return passed_s < AGAIN_S
 
@@ -75,22 +75,22 @@ class SentPlans:
 
 
 #: Before the first message.
-NOTHING = SentPlans((), Told())
+NOTHING = SentPlans((), PageContent())
 
 
-def announce_request(arriving: Iterable[Arriving], told: Told) -> dict[str, Any]:
+def announce_request(arriving: Iterable[Arriving], content: PageContent) -> dict[str, Any]:
     """`wire.AnnounceRequest`, within its bounds: the soonest and the last ones are kept."""
     rows = [row for row in arriving if row.workers > 0]
     coming = sorted((row.in_s, row.workers, row.group) for row in rows)[:MOST_ARRIVALS]
-    decisions = told.decisions[-MOST_DECISIONS:]
+    decisions = content.decisions[-MOST_DECISIONS:]
     return {
         "arriving": [(workers, milliseconds(in_s)) for in_s, workers, _ in coming],
         "groups": [group for *_, group in coming],
-        "can_grow": max(0, told.can_grow),
-        **({} if told.grow_s is None else {"grow_ms": milliseconds(told.grow_s)}),
-        "policy": _short(told.policy),
-        "message": _short(told.message),
-        "workers": [tuple(map(_short, row)) for row in told.workers[:MOST_SENTENCES]],
+        "can_grow": max(0, content.can_grow),
+        **({} if content.grow_s is None else {"grow_ms": milliseconds(content.grow_s)}),
+        "policy": _short(content.policy),
+        "message": _short(content.message),
+        "workers": [tuple(map(_short, row)) for row in content.workers[:MOST_SENTENCES]],
         "decisions": [(round(at * 1000), *map(_short, texts)) for at, *texts in decisions],
     }
 
@@ -123,8 +123,8 @@ class SentLimits:
             if (was.runs, was.profile) != (limit.runs, limit.profile):
                 return False
             # What has passed stays passed; ends that never come are equal.
-            told_s, left_s = max(was.left_s - passed_s, 0.0), max(limit.left_s, 0.0)
-            if told_s != left_s and abs(told_s - left_s) > SLACK_S:
+            sent_s, left_s = max(was.left_s - passed_s, 0.0), max(limit.left_s, 0.0)
+            if sent_s != left_s and abs(sent_s - left_s) > SLACK_S:
                 return False
         return True
 

@@ -276,7 +276,7 @@ class SnapshotReader:
         if answer.keys().isdisjoint(MARKS):
             return set()
         before, self._marks = self._marks, {}
-        readers = (self._pinned, _leaving, self._departing, _cordon, _stuck)
+        readers = (self._pinned, _leaving, self._terminating, _cordon, _stuck)
         for part, read in zip(MARKS, readers, strict=True):
             if part in answer:
                 self._parts[part] = read(answer[part])
@@ -295,7 +295,7 @@ class SnapshotReader:
                 pins[slot] = (*pins.get(slot, ()), pin)
         return {slot: {"pins": held} for slot, held in pins.items()}
 
-    def _departing(self, rows: _Rows) -> _Fields:
+    def _terminating(self, rows: _Rows) -> _Fields:
         return {
             row["slot"]: {
                 # It may have been renamed, so that its replacement finds its name free.
@@ -362,8 +362,8 @@ class NoteReader:
 
     def unread(self) -> tuple[Note, ...]:
         """The notes that have not been told, which they are by this."""
-        told, self._unread = tuple(self._unread), []
-        return told
+        unread, self._unread = tuple(self._unread), []
+        return unread
 
 
 def _serialized(row: wire.SerializedPart) -> Serialized:

@@ -47,7 +47,7 @@ def command(
 
     The planner is that of the operator; the cluster is a model in simulated time.
 
-    Exit codes: 2 for a policy or trace that makes no sense; 5 if work would be redone.
+    Exit codes: 2 for an invalid policy or trace; 5 if work would be redone.
     """
     policies = {str(path): read_policy(path) for path in (policy, against) if path is not None}
     work = read_trace_file(trace)

@@ -29,7 +29,7 @@ _COLOURS = {
 }  # fmt: skip
 
 #: The figure that matters most: its name, and its value in a good rehearsal.
-_NONE_REDONE = ("redone because of us", "0")
+_NONE_REDONE = ("tasks rerun by scaling", "0")
 
 #: The id of a shuffle: its start tells it from others.
 _HASH = re.compile(r"\b([0-9a-f]{6})[0-9a-f]{10,}")

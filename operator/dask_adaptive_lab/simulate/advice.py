@@ -141,7 +141,7 @@ def search(
         Today's first, then those that do all the work.
 
     Raises:
-        InvalidPolicy: `spec` makes no sense.
+        InvalidPolicy: `spec` is invalid.
     """
     seen, tried, expanded = list[Policy](), list[Tried](), set[str]()
 

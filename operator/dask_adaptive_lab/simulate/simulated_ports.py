@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
-from dask_adaptive.loop.ports import Event, PlatformError, Ports, Retired, Told
+from dask_adaptive.loop.ports import Event, PageContent, PlatformError, Ports, Retired
 from dask_adaptive.loop.status import Status
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import (
@@ -188,7 +188,7 @@ class SimulatedPorts:
     async def limit(self, limits: Limits) -> None:
         self.cluster.enforce(limits)
 
-    async def announce(self, arriving: Sequence[Arriving], told: Told) -> None: ...
+    async def announce(self, arriving: Sequence[Arriving], content: PageContent) -> None: ...
 
     async def pin(self, names: Sequence[str], *, ttl_s: float, note: str) -> None: ...
 

@@ -60,8 +60,8 @@ def test_each_variable_of_the_chart(
             certificate_namespace="c",
             http_port=1, webhook_port=2, grace_s=30, hints=False,
             webhook=WebhookSettings("s", "h", True, "hooks"),
-            adopt=Adopt.ALWAYS, controller_name="b", rest_s=30.0, resync_s=60.0, qps=20.0, burst=40,
-            timing=Timing(30.0, 20.0, 4.0), scheduler_tls_secret="dask-tls", nodes=True,
+            adopt=Adopt.ALWAYS, controller_name="b", longest_sleep_s=30.0, resync_s=60.0, qps=20.0,
+            burst=40, timing=Timing(30.0, 20.0, 4.0), scheduler_tls_secret="dask-tls", nodes=True,
         )
     ]  # fmt: skip
 

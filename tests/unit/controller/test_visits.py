@@ -277,7 +277,7 @@ async def test_a_policy_that_is_visited_no_more_is_not_ready(
 async def test_who_is_to_rest_for_long_is_not_overdue(rest_s: float, later_s: float) -> None:
     long = dataclasses.replace(result(), again_in_s=1e9)
     now = 0.0
-    visits = visitor(Stage(long), longest_rest_s=rest_s, clock=lambda: now)
+    visits = visitor(Stage(long), longest_sleep_s=rest_s, clock=lambda: now)
     now = 1e6
     assert not visits.is_overdue(), "it has not begun yet"
     task = asyncio.create_task(visits.run())

@@ -18,14 +18,14 @@ from dask_adaptive.kube.annotated import (
     Make,
     Mend,
     Remove,
-    Rest,
     Step,
+    Suspend,
     Tell,
     Wake,
-    at_rest,
-    rest_notes,
-    rest_of,
+    is_suspended,
     steps,
+    suspension_notes,
+    suspension_of,
 )
 from dask_adaptive.kube.objects import (
     BY_ADOPTION,
@@ -54,7 +54,7 @@ def cluster(**notes: str) -> ClusterObject:
 
 
 def resting(*, for_s: float = 400.0, since: float = NOW - 60) -> dict[str, str]:
-    return {k: v for k, v in rest_notes(NOW + for_s, since).items() if v is not None}
+    return {k: v for k, v in suspension_notes(NOW + for_s, since).items() if v is not None}
 
 
 RESTS = resting()
@@ -128,7 +128,7 @@ def test_which_are_taken_over(
     notes = {ADOPT: on_autoscaler} if on_autoscaler is not None else {}
     found = todo(seen, [], scaler(notes=notes), adopt=Adopt(adopt))
 
-    assert ([Make, Rest] if expected else []) == [type(step) for step in found]
+    assert ([Make, Suspend] if expected else []) == [type(step) for step in found]
 
 
 NO, YES, UNREADABLE = cluster(), cluster(adopt="true"), cluster(adopt="yes")
@@ -161,9 +161,9 @@ BOTH_WAYS = cluster(adopt="true", max_replicas="3")
     it_adopts=(YES, [made(controllerName="b")], [AWAKE], []),
     and_it_wakes=(NO, [made(controllerName="b")], [RESTING], []),
     # By adoption.
-    taken_over=(YES, [], [AWAKE], [Make, Rest]),
+    taken_over=(YES, [], [AWAKE], [Make, Suspend]),
     in_step=(YES, [made()], [RESTING], []),
-    the_policy_was_made_before_a_crash=(YES, [made()], [AWAKE], [Rest]),
+    the_policy_was_made_before_a_crash=(YES, [made()], [AWAKE], [Suspend]),
     adapt_again=(YES, [made()], [scaler(notes=RESTS, maximum=9)], [Mend]),
     peoples_edits_stay=(YES, [made(idleTimeout="9s")], [RESTING], []),
     idle=(cluster(adopt="true", idle_timeout="2m"), [made()], [RESTING], [Mend]),
@@ -171,13 +171,13 @@ BOTH_WAYS = cluster(adopt="true", max_replicas="3")
     released_after_a_crash=(NO, [], [RESTING], [Wake]),
     scale_deletes_the_autoscaler=(YES, [made()], [], [Remove, Tell]),
     its_deletion_has_begun=(YES, [made()], [GOING], [Remove, Tell]),
-    a_persons_policy_serves_it=(YES, [by_hand()], [AWAKE], [Rest]),
+    a_persons_policy_serves_it=(YES, [by_hand()], [AWAKE], [Suspend]),
     and_ours_goes=(YES, [by_hand(), made()], [RESTING], [Remove]),
     not_asked_for=(NO, [by_hand()], [AWAKE], []),
     advice_scales_nothing=(YES, [ADVISES], [AWAKE], []),
     so_upstream_goes_on=(YES, [ADVISES], [RESTING], [Wake]),
     nor_do_two_policies=(YES, [by_hand(), by_hand("b")], [RESTING], [Wake]),
-    both_ways=(BOTH_WAYS, [], [AWAKE], [Make, Rest]),
+    both_ways=(BOTH_WAYS, [], [AWAKE], [Make, Suspend]),
     an_annotation_goes_before_adapt=(BOTH_WAYS, [made()], [RESTING], [Mend]),
     its_bounds_are_back=(YES, [made(BY_ANNOTATIONS)], [RESTING], [Mend]),
     not_asked_for_with_annotations=(FIVE, [noting()], [AWAKE], []),
@@ -233,8 +233,8 @@ def test_people_are_told_once_that_upstream_rests() -> None:
     _, first = todo(YES, [], AWAKE)
     (again,) = todo(YES, [made()], scaler(notes=resting(for_s=RENEW_S - 1)))
 
-    assert isinstance(first, Rest)
-    assert isinstance(again, Rest)
+    assert isinstance(first, Suspend)
+    assert isinstance(again, Suspend)
     assert (NOW + REST_S, NOW) == (first.until, first.since)
     assert "AdaptivePolicy etl says" in first.told
     assert ("", NOW + REST_S, NOW - 60) == (again.told, again.until, again.since)
@@ -277,7 +277,7 @@ def conflicting(*bodies: dict[str, Any]) -> str:
     no_number=({**RESTS, COOLDOWN: "nan"}, False),
 )
 def test_at_rest(notes: dict[str, str], expected: bool) -> None:
-    assert expected == at_rest(scaler(notes=notes), NOW)
+    assert expected == is_suspended(scaler(notes=notes), NOW)
     assert expected == (not conflicting(ko.policy(), body(notes=notes)))
 
 
@@ -295,14 +295,14 @@ def test_upstream_never_wakes_while_we_look_and_never_rests_longer_than_promised
         rests_until=NOW + left,
         adopted_at=None if since is None else NOW + since,
     )
-    times = rest_of(began, NOW)
+    times = suspension_of(began, NOW)
     until, adopted_at = times or (began.rests_until, began.adopted_at)
 
     assert adopted_at is not None
     assert adopted_at <= NOW + 1
     assert RENEW_S <= until - NOW <= REST_S + MARGIN_S
     seen = AutoscalerObject(began.meta, ko.KEY, rests_until=until, adopted_at=adopted_at)
-    again = rest_of(seen, NOW + later)
+    again = suspension_of(seen, NOW + later)
     assert again is None or again[1] == adopted_at  # made longer, without a break
 
 

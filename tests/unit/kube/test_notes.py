@@ -11,12 +11,12 @@ import pytest
 from dask_adaptive.kube.notes import (
     ENDS,
     PREFIX,
-    Asked,
     Note,
-    asked,
+    Wishes,
     in_order,
     manual_pin,
     read_notes,
+    wishes_of,
 )
 from dask_adaptive.kube.platform import KubePlatform
 from dask_adaptive.model.amounts import instant
@@ -186,8 +186,8 @@ def note(name: str, value: str, holder: str = "pod w", **more: Any) -> Note:
     return Note(holder, name, value, **{"set_at": BEGAN + 60, **more})
 
 
-def ask(*notes: Note, began_at: float = BEGAN) -> Asked:
-    return asked(notes, began_at=began_at, now=BEGAN + 3600, since=lambda n: n.set_at or NOW)
+def ask(*notes: Note, began_at: float = BEGAN) -> Wishes:
+    return wishes_of(notes, began_at=began_at, now=BEGAN + 3600, since=lambda n: n.set_at or NOW)
 
 
 def far(name: str, value: str) -> Note:

@@ -263,7 +263,7 @@ def test_wishes_from_near_and_far(kind: str) -> None:
     }
     (found,) = ko.look(*bodies.values(), now=NOW).workers
 
-    assert "dask-adaptive.dev/recycle" in found.recycle_asked
+    assert "dask-adaptive.dev/recycle" in found.recycle_request
 
 
 def test_a_wish_counts_from_when_the_caller_says_that_it_was_set() -> None:
@@ -271,7 +271,7 @@ def test_a_wish_counts_from_when_the_caller_says_that_it_was_set() -> None:
 
     def asked(since: float) -> str:
         seen = view(world, ko.KEY, now=NOW, since=lambda note: since)
-        return seen.workers[0].recycle_asked
+        return seen.workers[0].recycle_request
 
     assert asked(ko.CREATED_AT + 1)
     assert not asked(ko.CREATED_AT - 1)

@@ -37,7 +37,7 @@ def test_figures() -> None:
     rows = dict(figures.rows())
     assert "22 of 48 (46%)" == rows["worker-seconds, of a fixed cluster's"]
     assert "median 3.0 s, 3.0 to 3.0 s" == rows["from load to workers connected"]
-    assert ("2", "3") == (rows["peak workers"], rows["redone because of us"])
+    assert ("2", "3") == (rows["peak workers"], rows["tasks rerun by scaling"])
 
 
 def test_recycled_workers_are_counted_by_reason() -> None:

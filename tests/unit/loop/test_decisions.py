@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from dask_adaptive.kube.status_json import read_status, status_json
-from dask_adaptive.loop.decisions import HISTORY_EVERY_S, LastDecision, decisions, told
+from dask_adaptive.loop.decisions import HISTORY_EVERY_S, LastDecision, decisions, page_content
 from dask_adaptive.loop.one_pass import POLL_S
-from dask_adaptive.loop.ports import EventType, PlatformError, Told
+from dask_adaptive.loop.ports import EventType, PageContent, PlatformError
 from dask_adaptive.loop.status import Status
 from dask_adaptive.model.observed import Demand, Leaving, ObservedCluster, Quiet
 from dask_adaptive.model.past import Past
@@ -286,9 +286,9 @@ def test_questions_without_an_answer_are_counted() -> None:
 # --- what the page in the dashboard shows -----------------------------------------------------
 
 
-def said(world: ObservedCluster, policy: Policy = POLICY, past: Past = PAST) -> Told:
+def said(world: ObservedCluster, policy: Policy = POLICY, past: Past = PAST) -> PageContent:
     world = dated(world, AT)
-    return told("nightly", world, policy, plan(world, policy, past, now=NOW), past, ())
+    return page_content("nightly", world, policy, plan(world, policy, past, now=NOW), past, ())
 
 
 def test_workers_are_told_what_is_planned_for_them() -> None:

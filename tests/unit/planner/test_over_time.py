@@ -59,7 +59,7 @@ def test_every_worker_is_replaced_in_the_end_and_the_number_is_what_it_was() -> 
     fake, policy = FakeCluster(6), policy_of(6)
     fake.steps(60, policy, after_s=1.0, tasks=6)
     olds = set(fake.cluster.workers)
-    fake.on_platform = {name: {"recycle_asked": "ann"} for name in olds}
+    fake.on_platform = {name: {"recycle_request": "ann"} for name in olds}
     fake.steps(180, policy_of(6, tasks=TaskQuota(6_000)), after_s=1.0, tasks=6)
 
     assert olds
@@ -222,7 +222,7 @@ def happen(fake: FakeCluster, what: str, number: int) -> None:
         fake.on_platform.setdefault(names[number % len(names)], {}).update(CHANGES[what])
 
 
-CHANGES = {"manual": {"recycle_asked": "ann"}, "cordon": {"node_terminating": "cordoned"}}
+CHANGES = {"manual": {"recycle_request": "ann"}, "cordon": {"node_terminating": "cordoned"}}
 
 
 def mend(fake: FakeCluster) -> None:
@@ -230,7 +230,7 @@ def mend(fake: FakeCluster) -> None:
     fake.start_s = 5.0
     fake.on_platform = {n: c for n, c in fake.on_platform.items() if "node_terminating" in c}
     for changes in fake.on_platform.values():
-        changes.pop("recycle_asked", None)
+        changes.pop("recycle_request", None)
     for worker in fake.cluster.workers.values():
         if not worker.is_here and not worker.deleting:
             fake.cluster.start(worker)

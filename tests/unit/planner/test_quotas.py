@@ -238,7 +238,7 @@ def ordered(workers: Sequence[ObservedWorker], recycle: Recycle, **settings: Any
 
 
 def facts(one: ObservedWorker) -> dict[str, Any]:
-    names = ("pod_made_at", "ends_at", "drift", "recycle_asked")
+    names = ("pod_made_at", "ends_at", "drift", "recycle_request")
     process = {"too_short": one.process.too_short, "paused": one.process.is_paused, "use": one.use}
     return {**process, **{name: getattr(one.platform, name) for name in names}}
 
@@ -249,7 +249,7 @@ def test_the_most_pressing_comes_first() -> None:
         worker("tasks-more", use=Use(runs=1200)),
         worker("paused", use=Use(runs=1001), paused=True),
         worker("drift", drift="image"),
-        worker("asked", recycle_asked="me"),
+        worker("asked", recycle_request="me"),
         worker("fails", use=Use(failures=21)),
         worker("fails-just", use=Use(failures=20)),
         worker("ends", ends_in_s=5.0, **OLD),
@@ -366,7 +366,7 @@ somes = st.fixed_dictionaries(
         "ends_in_s": st.just(math.inf) | spans.map(lambda s: s % 300),
         "processing": st.integers(0, 3),
         "drift": st.sampled_from(["", "", "image"]), "too_short": st.booleans(),
-        "recycle_asked": st.sampled_from(["", "", "me"]),
+        "recycle_request": st.sampled_from(["", "", "me"]),
         "stopped": st.sampled_from(["", "", "stop"]), "stopped_for": st.sampled_from(Quota),
     }
 )  # fmt: skip

@@ -250,7 +250,7 @@ def test_who_is_replaced_is_told() -> None:
         (Reason.MEMORY_HARD, {"memory": MemoryQuota(hard=0.5)}, {"memory": MemoryQuota()}),
         (Reason.FAILURES, {"failures": FailureQuota(3)}, {}),
         (Reason.FAILURES, {"failures": FailureQuota(patterns=("x",))}, {}),
-        (Reason.RECYCLE_REQUESTED, {"asked": {"recycle_asked": "ann"}}, {}),
+        (Reason.RECYCLE_REQUESTED, {"asked": {"recycle_request": "ann"}}, {}),
         (Reason.DRIFTED, {"asked": {"drift": "image"}}, {}),
     ],
 )  # fmt: skip

@@ -6,12 +6,12 @@ import dataclasses
 
 import pytest
 
-from dask_adaptive.loop.ports import Told
+from dask_adaptive.loop.ports import PageContent
 from dask_adaptive.model.plan import Arriving
 from dask_adaptive.scheduler.sent import NOTHING, SentPlans, announce_request
 from support.tables import table
 
-TOLD = Told("etl", "5 wanted", (("w1", "stays"),), ((1.5, "g", "LoadIncreased", "8 tasks"),))
+TOLD = PageContent("etl", "5 wanted", (("w1", "stays"),), ((1.5, "g", "LoadIncreased", "8 tasks"),))
 COMING = (Arriving(2, 10.0), Arriving(1, 60.0))
 
 
@@ -30,7 +30,7 @@ COMING = (Arriving(2, 10.0), Arriving(1, 60.0))
     not_counted=(2, COMING, dataclasses.replace(TOLD, message="4"), False),
 )
 def test_what_is_told_again(
-    later_s: float, arriving: tuple[Arriving, ...], told: Told, is_still: bool
+    later_s: float, arriving: tuple[Arriving, ...], told: PageContent, is_still: bool
 ) -> None:
     assert is_still is SentPlans(COMING, TOLD, 100.0).holds(arriving, told, 100.0 + later_s)
 
@@ -43,23 +43,25 @@ def test_what_is_told_again(
     but_not_for_long=(5.0, dataclasses.replace(TOLD, message="4"), False),
     sentences_too=(5.0, dataclasses.replace(TOLD, workers=()), False),
     it_may_grow_now=(0.1, dataclasses.replace(TOLD, can_grow=2), False),
-    nothing_is_told_any_more=(0.1, Told(), False),
+    nothing_is_told_any_more=(0.1, PageContent(), False),
 )
-def test_what_is_told_again_when_nobody_comes(later_s: float, told: Told, is_still: bool) -> None:
+def test_what_is_told_again_when_nobody_comes(
+    later_s: float, told: PageContent, is_still: bool
+) -> None:
     assert is_still is SentPlans((), TOLD, 100.0).holds((), told, 100.0 + later_s)
 
 
 def test_nothing_is_never_said() -> None:
-    assert NOTHING.holds((), Told(), 1e9)
-    assert SentPlans((), Told(), 0.0).holds((), Told(), 1e9)
+    assert NOTHING.holds((), PageContent(), 1e9)
+    assert SentPlans((), PageContent(), 0.0).holds((), PageContent(), 1e9)
     assert not NOTHING.holds((), TOLD, 0.0)
-    assert not NOTHING.holds(COMING, Told(), 0.0)
+    assert not NOTHING.holds(COMING, PageContent(), 0.0)
 
 
 def test_the_message_stays_within_its_bounds() -> None:
     request = announce_request(
         [Arriving(0, 1.0), *(Arriving(1, float(n)) for n in range(100, 0, -1)), Arriving(9, 1e99)],
-        Told(
+        PageContent(
             "p" * 999,
             "m" * 999,
             tuple((f"w{n}", "s" * 999) for n in range(999)),
@@ -78,4 +80,4 @@ def test_the_message_stays_within_its_bounds() -> None:
     ("in_s", "ms"), [(-5.0, 0), (float("inf"), 30 * 24 * 3_600_000), (1.2345, 1234)]
 )
 def test_odd_times_are_sent_all_the_same(in_s: float, ms: int) -> None:
-    assert [(1, ms)] == announce_request([Arriving(1, in_s)], Told())["arriving"]
+    assert [(1, ms)] == announce_request([Arriving(1, in_s)], PageContent())["arriving"]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 
-from dask_adaptive.backoff import begun_anew, said
+from dask_adaptive.backoff import begun_anew, error_text
 from dask_adaptive.kube.api import SILENCE_S, KubeApi, KubeError
 from dask_adaptive.kube.cache.world import Scope, World
 from dask_adaptive.kube.objects import text_at
@@ -36,7 +36,7 @@ class Informer:
             self._world.sees(self._scope)
             await self._follow(version)
         except Exception as exc:
-            self._world.misses(self._scope, said(exc))
+            self._world.misses(self._scope, error_text(exc))
             raise
 
     async def _follow(self, version: str) -> None:

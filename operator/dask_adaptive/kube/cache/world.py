@@ -212,8 +212,8 @@ class World:
         for (kind, _), why in self._unread.items():
             if why == _NOT_YET:
                 return f"{kind}: {why}"
-        told = [self.unread(namespace) for namespace in self._namespaces]
-        return told[0] if told and all(told) else ""
+        reasons = [self.unread(namespace) for namespace in self._namespaces]
+        return reasons[0] if reasons and all(reasons) else ""
 
     def unread(self, namespace: str | None = None) -> str:
         """Why nothing may be decided in a namespace (None: in at least one); empty if it may."""
