@@ -1,6 +1,6 @@
 """
-Keeps policies in step with the annotations of DaskClusters, and with DaskAutoscalers that are
-taken over; `kube.annotated` decides.
+Keeps policies in step with the annotations of DaskClusters, and with adopted DaskAutoscalers;
+`kube.annotated` decides.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ from dask_adaptive.model.reason import Reason
 
 logger = logging.getLogger(__name__)
 
-#: After an error, a cluster is looked at again so much later.
+#: Wait before a cluster is retried after an error.
 RETRY_S = 10.0
 
-#: How often it is looked whether upstream's rest has to be made longer.
+#: Interval of checks whether upstream must stay suspended for longer.
 LOOK_S = 20.0
 
 
@@ -87,12 +87,12 @@ class AnnotatedPolicies:
             left_s = looked_at + LOOK_S - time.monotonic()
             if not self._dirty:
                 await heard(self._changed, within_s=left_s)
-            if left_s <= 0:  # nothing changes when a rest is about to end
+            if left_s <= 0:  # no event announces the end of a suspension
                 looked_at = time.monotonic()
                 self._dirty.update(a.key for a in self._world.all(AutoscalerObject))
 
     async def _settle_all(self) -> bool:
-        """True if all went well; a policy that failed is dirty again."""
+        """Return True if all went well; a failed cluster is marked dirty again."""
         failed: set[ClusterKey] = set()
         while self._dirty:
             key = self._dirty.pop()
@@ -102,8 +102,8 @@ class AnnotatedPolicies:
                 logger.warning("Policy of %s can't be kept in step: %s", key, exc)
                 failed.add(key)
                 if isinstance(exc, ApiUnreachable):
-                    break  # the others would wait as long, each of them
-            except Exception:  # the border of one cluster: others must go on
+                    break  # each of the others would wait as long
+            except Exception:  # one cluster's error must not affect others
                 logger.exception("Policy of %s can't be kept in step", key)
                 failed.add(key)
         self._dirty |= failed
@@ -113,9 +113,9 @@ class AnnotatedPolicies:
         cluster = self._world.get(ClusterObject, *key)
         if cluster is None or cluster.meta.deleting or not self._world.serves(key.namespace):
             self._complaints.pop(key, None)
-            return  # its policy goes with it, or stays for whoever serves the namespace
+            return  # its policy is deleted with it, or left to the operator of the namespace
         if self._world.fault(key, PolicyObject, AutoscalerObject):
-            return  # what is not seen must not be made, removed or woken
+            return  # create, remove and wake nothing that cannot be read
         todo = steps(
             cluster,
             self._world.of(PolicyObject, key),
@@ -131,19 +131,19 @@ class AnnotatedPolicies:
                     await self._take(cluster, step)
         except AlreadyExists as exc:
             complaints += self._name_taken(cluster, exc)
-        except Invalid as exc:  # our own checks are those of the CRD, but it may be another release
+        except Invalid as exc:  # the CRD may be another release's, with other checks
             complaints.append(Complain(f"the API server refuses the policy: {exc}"))
         except (NotFound, Conflict):
-            pass  # done already, or changed: what changed it brings us back here
+            pass  # already done, or changed: that change triggers another look
         await self._complain(cluster, frozenset(complaints))
 
     def _name_taken(self, cluster: ClusterObject, error: AlreadyExists) -> list[Complain]:
-        """Complains if a policy for another cluster has the name of the one to be made."""
+        """Complain if a policy for another cluster already has the name."""
         there = self._world.get(PolicyObject, cluster.meta.namespace, cluster.meta.name)
         if there is None:
-            raise error  # made a moment ago: it is looked at again when the watch has told of it
+            raise error  # created a moment ago: the watch will trigger another look
         if there.key == cluster.key:
-            return []  # another operator was faster
+            return []  # another operator created it first
         taken = f"AdaptivePolicy {cluster.meta.name} exists already, for another cluster"
         return [Complain(f"{taken}; rename it, or write a policy of your own")]
 
@@ -158,7 +158,7 @@ class AnnotatedPolicies:
                 await self._api.patch(POLICIES.path(namespace, name), change)
                 logger.info("AdaptivePolicy for DaskCluster %s kept in step", cluster.key)
             case Remove(name, uid):
-                # Gone already, or another has its name: upstream may be woken all the same.
+                # Already gone, or replaced by another of its name: upstream may still be woken.
                 await remove(self._api, POLICIES.path(namespace, name), uid)
                 logger.info("AdaptivePolicy for DaskCluster %s removed", cluster.key)
             case Suspend(autoscaler, until, since, news):
@@ -180,7 +180,7 @@ class AnnotatedPolicies:
         self._heard(AutoscalerObject, await self._api.patch(path, body))
 
     def _heard(self, kind: type[PolicyObject] | type[AutoscalerObject], body: Json) -> None:
-        """Know at once what the watch will tell: else the same would be done twice meanwhile."""
+        """Update the cache before the watch does; otherwise the write might be repeated."""
         if (found := self._world.parsed(kind, body)) is not None:
             self._world.put(found)
 
@@ -191,7 +191,7 @@ class AnnotatedPolicies:
         reason: Reason,
         message: str,
     ) -> None:
-        """By events on the cluster, and on the autoscaler as long as there is one."""
+        """Post an event on the cluster, and on the autoscaler if it exists."""
         logger.info("DaskCluster %s: %s", cluster.key, message)
         news = Event(EventType.NORMAL, reason, message)
         await self._events.post(CLUSTERS, cluster.meta, news)

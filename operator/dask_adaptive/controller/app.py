@@ -1,6 +1,6 @@
 """
-The whole operator, put together and run until it is told to stop: watches, which neither decide nor
-write, probes and metrics on one HTTP port, webhooks, and a task for each policy.
+Assembles the operator and runs it until it is stopped: watches, which neither decide nor write;
+probes and metrics on one HTTP port; webhooks; and a task for each policy.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ class Settings:
     """Settings of one operator process."""
 
     identity: str  # unique among replicas: the pod's name
-    controller_name: str = DEFAULT_CONTROLLER  # it serves the policies that name it
+    controller_name: str = DEFAULT_CONTROLLER  # serves policies of this controllerName
     namespaces: tuple[str, ...] = ()  # empty: all
-    namespace_selector: str = ""  # labels of those that are served; empty: all are
-    nodes: bool = False  # watched though there are `namespaces`
+    namespace_selector: str = ""  # labels of served namespaces; empty: all
+    nodes: bool = False  # watch nodes even if `namespaces` is set
     budgets: str | None = None  # the same of AdaptiveBudgets, by their CRD's scope (`scopes_of`)
     lease_namespace: str = LEASE_NAMESPACE
     address: str = "0.0.0.0"
@@ -56,24 +56,22 @@ class Settings:
     webhook_port: int = 8443
     webhook: WebhookSettings | None = None  # None: there is none
     certificate_namespace: str = "default"  # of the webhook's Secret
-    grace_s: int = 300  # of workers' pods where nobody set one; the webhook writes it
-    hints: bool = True  # whether the webhook may annotate workers' pods for autoscalers
+    grace_s: int = 300  # default grace period of worker pods, set by the webhook
+    hints: bool = True  # the webhook may annotate worker pods for node autoscalers
     scheduler_tls_secret: str = ""  # for clusters whose policies name none; empty: no TLS
-    adopt: Adopt = Adopt.ANNOTATED  # which DaskAutoscalers are taken over
+    adopt: Adopt = Adopt.ANNOTATED  # which DaskAutoscalers are adopted
     kubeconfig: str | None = None  # None: the pod's service account, or the user's
     context: str | None = None  # of the kubeconfig
-    longest_sleep_s: float = (
-        60.0  # at most, between two looks at a cluster about which nothing is heard
-    )
+    longest_sleep_s: float = 60.0  # maximum interval between passes over a quiet cluster
     resync_s: float = 300.0
-    qps: float = 200.0  # calls to the API server in a second
-    burst: int = 300  # and at once, after a rest
+    qps: float = 200.0  # calls per second to the API server
+    burst: int = 300  # and at once, after a pause
     timing: Timing = Timing()  # noqa: RUF009 (frozen)
 
 
 logger = logging.getLogger(__name__)
 
-#: How long the webhook is served after the end of everything else; the pod's grace is 30 s.
+#: Time to serve the webhook after all else has ended; the pod's grace period is 30 s.
 LINGER_S = 3.0
 
 
@@ -126,17 +124,17 @@ class Operator:
         self._world.listen(self._annotated.on_change)
 
     def waits_for(self) -> str:
-        """The objects that must be read before all is served; empty: none."""
+        """Name the objects that must be read before the operator is ready; empty: none."""
         return self._world.waits_for() or (
             self._certificate.waits_for() if self._certificate else ""
         )
 
     def stop(self) -> None:
-        """Stop acting, give the lease back, end."""
+        """Stop acting, release the lease, and end."""
         self._stop.set()
 
     async def run(self) -> None:
-        """Run until `stop` is called. Raises what ended a part that should have gone on."""
+        """Run until `stop` is called. Raises the error of a part that ended unexpectedly."""
         async with contextlib.AsyncExitStack() as stack:
             probes = probes_app(self._metrics, self.waits_for)
             where = (self._settings.address, self._settings.http_port)
@@ -148,7 +146,7 @@ class Operator:
             await until_one_ends(*going_on, self._lease.run(), self._stop.wait())
 
     def _watches(self) -> Iterator[Informer | KopfWatch]:
-        """The tasks that keep the cache in step; none depends on another."""
+        """Start the independent tasks that keep the cache in step."""
         by_people: dict[str | None, list[Scope]] = {}
         for scope in self._scopes:
             kind, namespace = scope
@@ -169,8 +167,8 @@ class Operator:
             asyncio.get_running_loop().add_signal_handler(signum, self.stop)
 
     async def _lead(self) -> None:
-        # No second list: what another leader has changed a moment ago, and is not heard of yet,
-        # makes our writes conflict, and is looked at again.
+        # No second list: where the previous leader has just changed an object unseen, our write
+        # conflicts, and is retried.
         while self._world.waits_for():  # noqa: ASYNC110
             await asyncio.sleep(0.2)
         self._metrics.leader.set(1)
@@ -222,7 +220,7 @@ async def _served(
 async def serve(
     settings: Settings, *, api: KubeApi | None = None, connect: Connect = connect
 ) -> None:
-    """Run one operator until SIGTERM or SIGINT. Raises `KubeError` if it can't even begin."""
+    """Run one operator until SIGTERM or SIGINT. Raises `KubeError` if it cannot start."""
     api = api or await KubeApi.connect(
         kubeconfig=settings.kubeconfig, context=settings.context,
         rate=Rate(settings.qps, settings.burst),
@@ -239,9 +237,9 @@ async def serve(
 
 async def _spare_the_collector(waits_for: Callable[[], str]) -> None:
     """
-    What is watched is there to stay, a million objects where there are 50,000 workers. Walking them
-    again and again for cycles, which they have none of, stops everything for a third of a second.
-    So only what has come in the last minute is walked, and all of it once an hour.
+    Keep the garbage collector away from the cache. Watched objects are long-lived and free of
+    cycles, but a million of them (50,000 workers) stop the process for a third of a second on each
+    full collection. So it scans objects of the last minute only, and all of them once an hour.
     """
     while waits_for():
         gc.freeze()
@@ -255,7 +253,7 @@ async def _spare_the_collector(waits_for: Callable[[], str]) -> None:
 
 
 def probes_app(metrics: Metrics, not_ready: Callable[[], str]) -> web.Application:
-    """Serve `/healthz` (the event loop turns), `/readyz` (nothing is waited for), `/metrics`."""
+    """Serve `/healthz` (the event loop runs), `/readyz` (all objects are read) and `/metrics`."""
 
     async def healthz(_: web.Request) -> web.Response:
         return web.Response(text="ok\n")

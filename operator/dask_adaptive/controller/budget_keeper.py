@@ -1,4 +1,4 @@
-"""Divides what clusters share while this process leads, wakes those concerned, and reports."""
+"""Divides shared budgets while this process leads, wakes affected clusters, and reports."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from dask_adaptive.model.scaling import Allowance
 
 logger = logging.getLogger(__name__)
 
-#: Changes come in bursts. Where there are many clusters a division is followed by a rest ten times
-#: as long, within these, so that it costs some tenth of a core.
+#: Bounds of the pause after a division. Changes come in bursts; a pause ten times as long as the
+#: division keeps its cost to a tenth of a core, however many clusters there are.
 GATHERED_S, REST, LONGEST_REST_S = 0.3, 10, 1.0
 
-#: At the latest: `reclaim.after` ends without any news.
+#: Longest time between divisions: `reclaim.after` ends without an event.
 LOOK_S = 5.0
 
-#: A status is written at most so often.
+#: Shortest time between two writes of a status.
 STATUS_EVERY_S = 5.0
 
 
@@ -45,8 +45,8 @@ class BudgetKeeper:
     Divides budgets among the loops: each claims workers, and reads its allowance.
 
     Args:
-        wake: Called with each cluster whose part has changed.
-        controller: It divides the budgets that name it.
+        wake: Called with each cluster whose allowance has changed.
+        controller: Divides the budgets of this controllerName.
         clock: Seconds, as that of the loops; `wall_clock`: since 1970.
     """
 
@@ -60,31 +60,31 @@ class BudgetKeeper:
         self._claims: dict[ClusterKey, Mapping[str, Claimed]] = {}
         self._divisions: dict[tuple[str, ...], Division] = {}  # by pool
         self._allowances: dict[Holder, Allowance] = {}
-        self._since: dict[str, dict[Holder, float]] = {}  # who waits, by uid of the budget
-        #: By uid, as one made anew has no status; None: it could not be written.
+        self._since: dict[str, dict[Holder, float]] = {}  # waiting groups, by uid of the budget
+        #: By uid, because a recreated budget has no status; None: writing failed.
         self._written: dict[str, tuple[float, Json | None]] = {}
         self._wrong: Mapping[str, InvalidPolicy] = {}
-        self._seen = set[Holder]()  # by the last division, whether they share anything or not
+        self._seen = set[Holder]()  # clusters of the last division, sharing or not
         self._changed = asyncio.Event()
 
     def on_change(self, _: ClusterKey) -> None:
         self._changed.set()
 
     def want(self, key: ClusterKey, claims: Mapping[str, Claimed]) -> None:
-        """Note what each group of a cluster would have, did it share nothing; others stay."""
+        """Take the budget claims of a cluster's groups; those of other clusters stay."""
         if self._claims.get(key) != claims:
             self._claims[key] = claims
             self._changed.set()
 
     def allowed(self, key: ClusterKey, group: str) -> Allowance | None:
-        """A group's allowance; None: it shares nothing."""
+        """Return a group's allowance; None if it shares nothing."""
         holder = Holder(key, group)
-        if holder not in self._seen:  # it is new, and must not grow before it has its part
+        if holder not in self._seen:  # a new one must not grow before its first division
             self.settle()
         return self._allowances.get(holder)
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Divide until cancelled."""
         try:
             while True:
                 self._changed.clear()
@@ -95,13 +95,13 @@ class BudgetKeeper:
                 await asyncio.sleep(min(max(GATHERED_S, REST * took_s), LONGEST_REST_S))
                 await heard(self._changed, within_s=LOOK_S)
         finally:
-            self._metrics.budgets({})  # whoever leads next tells of them
+            self._metrics.budgets({})  # the next leader reports them
 
     def settle(self) -> dict[str, tuple[Pool, Division]]:
-        """Divide all pools anew, wake those whose part has changed. The AdaptiveBudgets by name."""
+        """Divide all pools, wake clusters whose part changed; return the budgets by name."""
         budgets, self._wrong = read_budgets(self._mine())
         self._seen = {Holder(g.key, g.meta.name) for g in self._world.all(GroupObject)}
-        # What another operator's have counts as held.
+        # Workers of another operator's clusters count as held.
         ours = (p for p in self._world.all(PolicyObject) if p.controller == self._controller)
         governed = {p.key for p in ours if not p.meta.deleting}
         self._claims = {key: claims for key, claims in self._claims.items() if key in governed}
@@ -114,7 +114,7 @@ class BudgetKeeper:
         found = {pool.key: (pool, self._divided(pool)) for pool in pools}
         self._divisions = {key: division for key, (_, division) in found.items()}
         before, self._allowances = self._allowances, allowances(found.values())
-        # Others' numbers are in the words, too: they are read at the next pass, whenever that is.
+        # Messages contain others' numbers, too; these may wait for the cluster's next pass.
         for key in {
             holder.cluster
             for holder in before.keys() | self._allowances.keys()
@@ -127,7 +127,7 @@ class BudgetKeeper:
         before = self._divisions.get(pool.key, Division())
         try:
             return divide(pool, before.grants, now=self._clock())
-        except Exception:  # the border of one budget: others must go on
+        except Exception:  # one budget's error must not affect others
             logger.exception("%s can't be divided: its groups keep what they may have", pool.name)
             return before
 
@@ -180,7 +180,7 @@ class BudgetKeeper:
     def _waiting(
         self, budget: BudgetObject, division: Division, before: BudgetStatus
     ) -> dict[Holder, float]:
-        """Since when each that waits does, in seconds since 1970: as an earlier process told."""
+        """Return since when each waiting group waits (1970), at first from the written status."""
         earlier = {
             row.holder: row.waiting_since for row in before.groups if row.waiting_since <= LAST
         }

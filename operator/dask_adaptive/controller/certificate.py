@@ -1,13 +1,13 @@
 """
-The webhook's certificate: read from one Secret in the operator's own namespace, served from memory,
-and its authority told to the API server as the `caBundle` of our webhook configuration.
+Keeps the webhook's certificate: reads it from one Secret in the operator's own namespace, serves it
+from memory, and writes its authority into the `caBundle` of our webhook configuration.
 
-Who fills the Secret makes no difference: this process (`makes`), cert-manager, or people. Where
-replicas make one at the same time, the first write wins: each carries the version of the Secret
-that it was decided from, and whoever comes too late takes what is there.
+The Secret may be filled by this process (`makes`), cert-manager, or people. If replicas make a
+certificate at the same time, the first write wins: each write carries the Secret's version, and the
+others take the result.
 
-Nothing here stops anything else. Without a certificate connections are refused, and the webhook has
-the failurePolicy Ignore.
+A failure here stops nothing else. Without a certificate connections are refused, and the webhook
+has the failurePolicy Ignore.
 """
 
 from __future__ import annotations
@@ -56,17 +56,17 @@ from dask_adaptive.kube.api import (
 
 logger = logging.getLogger(__name__)
 
-#: How often the Secret and the configuration are looked at; and at first after an error.
+#: Interval of checks of the Secret and the configuration, and the first wait after an error.
 LOOK_S, RETRY_S = 30.0, 2.0
 
-#: How long a certificate of our own is valid. After two thirds of it there is a new one.
+#: Validity of our own certificate; it is renewed after two thirds of it.
 LIFE = timedelta(days=365)
 
-#: It is valid from so long ago, for those whose clocks are slow.
+#: Backdates it, for clients whose clocks are slow.
 BACKDATE = timedelta(days=1)
 
-#: After a new one was made, the authority of the old one is trusted for so long: other replicas
-#: serve that until they look. No longer, because its key may have become known.
+#: How long the old authority stays trusted after a renewal, because other replicas still serve its
+#: certificate. No longer: its key may have leaked.
 OVERLAP = timedelta(hours=1)
 
 CRT, KEY, CA = "tls.crt", "tls.key", "ca.crt"
@@ -74,7 +74,7 @@ CRT, KEY, CA = "tls.crt", "tls.key", "ca.crt"
 
 @dataclass(frozen=True, slots=True)
 class WebhookSettings:
-    """Places of the webhook's certificate, and of the configurations that trust it."""
+    """Locations of the webhook's certificate and of the configuration that trusts it."""
 
     secret: str  # its name, in the operator's namespace
     host: str  # by which the API server calls the webhook: SERVICE.NAMESPACE.svc
@@ -83,12 +83,12 @@ class WebhookSettings:
 
 
 class BadCertificate(Exception):
-    """A Secret's certificate is of no use; whoever fills the Secret can mend that."""
+    """A Secret's certificate is unusable; its source must replace it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A certificate with its key, that can be served."""
+    """A usable certificate with its key."""
 
     data: Mapping[str, str]  # as the Secret has it
     begins: datetime
@@ -98,7 +98,7 @@ class Pair:
 
     @classmethod
     def read(cls, data: Mapping[str, str]) -> Pair:
-        """From a Secret's data. Raises `BadCertificate`."""
+        """Read a Secret's data. Raises `BadCertificate`."""
         lacks = [name for name in (CRT, KEY, CA) if not data.get(name)]
         if lacks:
             raise BadCertificate(f"it has no {', no '.join(lacks)}")
@@ -113,7 +113,7 @@ class Pair:
         return cls(data, begins, ends, tuple(authorities), context)
 
     def objection(self, host: str) -> str:
-        """The error of an API server that calls this host and trusts ca.crt; empty: none."""
+        """Return the error of a TLS client that calls this host and trusts ca.crt, or ""."""
         client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         inbound, outbound = ssl.MemoryBIO(), ssl.MemoryBIO()
         callee = self.context.wrap_bio(inbound, outbound, server_side=True)
@@ -145,12 +145,12 @@ def _certificates(pem: bytes) -> list[x509.Certificate]:
 def _parsed(name: str, data: Mapping[str, str], parse: Callable[[bytes], Any]) -> Any:
     try:
         return parse(base64.b64decode(data[name]))
-    except Exception as exc:  # a border: of others' bytes the library raises all kinds of errors
+    except Exception as exc:  # the library raises all kinds of errors for foreign bytes
         raise BadCertificate(f"its {name} can't be read: {exc}") from exc
 
 
 def _serving(chain: list[x509.Certificate], key: Any) -> ssl.SSLContext:
-    """Python reads keys from files only: so that none is in one, the file's has a password."""
+    """Load the pair. Python reads keys only from files, so the file's key is encrypted."""
     password = secrets.token_hex(32).encode()
     sealed = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(password))
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -163,7 +163,7 @@ def _serving(chain: list[x509.Certificate], key: Any) -> ssl.SSLContext:
 
 def make(host: str, now: datetime) -> dict[str, str]:
     """
-    A Secret's data, with a new certificate of a new authority, whose key nobody keeps.
+    Make a Secret's data: a certificate of a new authority, whose key is discarded.
 
     Args:
         now: Aware of its zone.
@@ -216,11 +216,11 @@ def _encoded(texts: Mapping[str, bytes]) -> dict[str, str]:
 
 class CertificateKeeper:
     """
-    Keeps Secret, configuration and what is served in step, for ever. Every replica has one.
+    Keeps the Secret, the configuration and the served certificate in step, in every replica.
 
     Args:
-        ends_at: Is told when the certificate ends, in seconds since 1970; 0 while it can't be used,
-            or not be renewed.
+        ends_at: Called with the certificate's end, in seconds since 1970; 0 while it cannot be
+            used or renewed.
     """
 
     def __init__(
@@ -234,13 +234,13 @@ class CertificateKeeper:
         self._serving: Pair | None = None
         self._has_looked = False
         self._logged = ""
-        #: For a server. Connections that are made from a change on get the new certificate.
+        #: For a server. New connections get the current certificate.
         self.context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         # Loaded into one context, an RSA and an EC certificate would both stay in use.
         self.context.sni_callback = self._offer
 
     def waits_for(self) -> str:
-        """The facts that are missing before the webhook may be called; empty: none."""
+        """Name what is missing before the webhook may be called; empty: nothing."""
         return "" if self._has_looked or self._serving else "the webhook's certificate"
 
     async def run(self) -> None:
@@ -253,12 +253,12 @@ class CertificateKeeper:
                 await asyncio.sleep(backoff.next_s())
 
     async def look(self) -> bool:
-        """Do what is to be done once; returns whether all is well."""
+        """Make one round; return True if all is well."""
         try:
             await self._look()
-        except Conflict:  # with another replica, or who upgrades the chart
+        except Conflict:  # with another replica, or an upgrade of the chart
             return False
-        except ApiUnreachable as exc:  # this says nothing of the certificate
+        except ApiUnreachable as exc:  # this does not concern the certificate
             self._say(str(exc))
             return False
         except (BadCertificate, KubeError) as exc:
@@ -272,17 +272,17 @@ class CertificateKeeper:
 
     async def _look(self) -> None:
         wrong = list[KubeError]()
-        # Before the Secret: if it changes after we have read it, so does this, and our write fails.
+        # Read before the Secret: a change of the Secret also changes this, and our write fails.
         configuration = await self._configuration(wrong)
         secret = await self._read()
         if self._settings.makes:
             try:
                 secret = await self._renewed(secret)
-            except KubeError as exc:  # what is there may do
+            except KubeError as exc:  # the present one may be usable
                 wrong.append(exc)
         try:
             pair = self._pair(secret)
-            if objection := pair.objection(self._settings.host):  # what is served may be better
+            if objection := pair.objection(self._settings.host):  # the served one may be better
                 raise BadCertificate(f"the API server would refuse it: {objection}")
         except BadCertificate as exc:
             fix = (
@@ -319,20 +319,20 @@ class CertificateKeeper:
         return Pair.read(data)
 
     async def _renewed(self, secret: Json) -> Json:
-        """The Secret, with a new certificate if one is due."""
+        """Return the Secret, with a new certificate if one is due."""
         why, data = self._due(secret)
         if not data:
             return secret
         meta = {"resourceVersion": secret["metadata"]["resourceVersion"]}
         try:
             secret = await self._api.patch(self._path, {"metadata": meta, "data": data})
-        except Conflict:  # another replica was faster
+        except Conflict:  # another replica renewed it first
             return await self._read()
         logger.info("Secret %s was written: %s", self._where, why)
         return secret
 
     def _due(self, secret: Json) -> tuple[str, dict[str, str]]:
-        """The data to write into the Secret, and the reason."""
+        """Return the data to write into the Secret, and the reason."""
         now, known = datetime.fromtimestamp(self._wall_clock(), UTC), self._serving
         try:
             pair = self._pair(secret)
@@ -361,7 +361,7 @@ class CertificateKeeper:
             return None
 
     async def _have_trusted(self, body: Json, bundle: str, wrong: list[KubeError]) -> None:
-        """Before the certificate is served, so that at no time the API server refuses it."""
+        """Make the API server trust the certificate before it is served."""
         old = [
             {"name": hook["name"], "clientConfig": {"caBundle": bundle}}
             for hook in body.get("webhooks") or ()
@@ -375,7 +375,7 @@ class CertificateKeeper:
         }  # fmt: skip
         try:
             await self._api.patch(WEBHOOKS.path(name=name), change, how=STRATEGIC)
-        except (Forbidden, Invalid) as exc:  # somebody else may tell it
+        except (Forbidden, Invalid) as exc:  # another tool may write the caBundle
             wrong.append(exc)
         else:
             logger.info("The API server trusts the webhook's certificate (%s)", name)
@@ -385,7 +385,7 @@ class CertificateKeeper:
             connection.context = self._serving.context
 
     def _say(self, wrong: str) -> None:
-        """Once, not every half minute."""
+        """Log a problem once, not in every round."""
         if wrong and wrong != self._logged:
             then = (
                 "the webhook goes on with the certificate that it has"

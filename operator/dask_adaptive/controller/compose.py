@@ -1,4 +1,4 @@
-"""Composition: which real adapters one policy's loop gets. Nothing else knows them all."""
+"""Composes the real adapters of one policy's loop. No other module knows them all."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Limits
 from dask_adaptive.scheduler.link import POLL_S, connect
 
-#: For each call to a scheduler.
+#: Deadline of each call to a scheduler.
 SCHEDULER_TIMEOUT_S = 5.0
 
 
@@ -47,10 +47,8 @@ class Connect(Protocol):
 
 class FollowingLink:
     """
-    A `SchedulerLink` that follows its cluster: to another address, with another certificate, or to
-    another wish of people's.
-
-    Where they refuse the agent, the answer says so, with the object that says it.
+    A `SchedulerLink` that follows changes of its cluster: address, certificate, consent to the
+    agent. If an object refuses the agent, the answer names that object.
     """
 
     def __init__(
@@ -115,7 +113,7 @@ class FollowingLink:
             await link.close()
 
     async def _same(self) -> ClosableLink:
-        """The scheduler that was observed: what was decided is about that one."""
+        """Return the link to the observed scheduler, which the decisions are about."""
         if self._made_for is None:
             raise LinkError("the scheduler has not been reached yet")
         return await self._follow(*self._made_for)
@@ -141,7 +139,7 @@ class FollowingLink:
 
 @dataclass(frozen=True)
 class Governed:
-    """One policy at work: its loop, and what must be closed or told at its end."""
+    """One served policy: its loop, and the resources to close at its end."""
 
     loop: ClusterLoop
     link: FollowingLink
@@ -149,7 +147,7 @@ class Governed:
 
 
 class Composer:
-    """Makes what one policy needs out of what all share."""
+    """Builds the adapters of one policy from shared resources."""
 
     def __init__(
         self,
@@ -167,7 +165,7 @@ class Composer:
         self.events = EventPoster(api, time.time)
 
     def govern(self, policy: PolicyObject, current: Callable[[], Policy | None]) -> Governed:
-        """Set up one policy; `current` is what it is now, None while its spec makes no sense."""
+        """Set up one policy; `current` returns its spec, None while it is invalid."""
         platform = KubePlatform(
             policy.key,
             api=self._api,

@@ -1,6 +1,6 @@
 """
-All that we react to of what people and dask-kubernetes write, as kopf hands it over. No handler
-decides or writes.
+Registers kopf's handlers for objects that people and dask-kubernetes write. No handler decides or
+writes.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _KINDS = {kind.resource.plural: kind for kind in KINDS if kind.by_people}
 @kopf.on.event("kubernetes.dask.org", "v1", "daskworkergroups")
 @kopf.on.event("kubernetes.dask.org", "v1", "daskautoscalers")
 async def changed(event: Any, resource: kopf.Resource, memo: kopf.Memo, **_: Any) -> None:
-    """Put the object into the cache (`World`), which wakes those who decide about its cluster."""
+    """Put the object into the cache (`World`), which wakes the visitor of its cluster."""
     memo.world.take(_KINDS[resource.plural], event["type"], event["object"])
 
 
 @kopf.on.login()
 async def login(memo: kopf.Memo, **_: Any) -> kopf.ConnectionInfo:
-    """kopf's connections are like those of `memo.api`."""
+    """Connect kopf as `memo.api` is connected."""
     scheme, _space, token = (await memo.api.authorization()).partition(" ")
     settings = memo.api.configuration
     return kopf.ConnectionInfo(
@@ -37,13 +37,13 @@ async def login(memo: kopf.Memo, **_: Any) -> kopf.ConnectionInfo:
         token=token or None,
         certificate_path=settings.cert_file,
         private_key_path=settings.key_file,
-        # Tokens of pods are renewed; a login with a new one must come before the old one ends.
+        # Pod tokens expire; log in with a new one before the old one ends.
         expiration=datetime.now(UTC) + timedelta(minutes=10) if token else None,
     )
 
 
 def registry_for(kinds: Collection[Kind]) -> kopf.OperatorRegistry:
-    """The handlers of these kinds only: by a watch that is forbidden kopf would end."""
+    """Return handlers of these kinds only: a forbidden watch would end kopf."""
     every, readable = kopf.get_default_registry(), kopf.OperatorRegistry()
     readable._activities = every._activities
     named = {kind.resource[:3] for kind in kinds}

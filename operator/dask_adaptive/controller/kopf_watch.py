@@ -1,8 +1,7 @@
 """
-kopf, imported, set and watched over. It ends as a whole when one of its streams meets an error that
-it does not know (nolar/kopf#1276), and some of its streams end without a word: so it is begun anew,
-and what it watches is looked at beside it. With that mended, `kopf.operator()` can take the place
-of `KopfWatch`.
+Runs kopf and restarts it when it fails. kopf ends as a whole on an unknown error in one stream
+(nolar/kopf#1276), and some of its streams end silently, so its scopes are also listed here. Once
+that is fixed upstream, `kopf.operator()` can replace `KopfWatch`.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from dask_adaptive.kube.cache.world import Kind, Scope, World
 
 @contextmanager
 def _hidden(*modules: str) -> Iterator[None]:
-    """While kopf is imported: it would load thousands of models, 67 MiB, to compare with them."""
+    """Hide modules while kopf is imported: it would load 67 MiB of models to compare with."""
     fresh = [name for name in modules if name not in sys.modules]
     sys.modules.update(dict.fromkeys(fresh))  # type: ignore[arg-type]
     try:
@@ -35,21 +34,20 @@ def _hidden(*modules: str) -> Iterator[None]:
 with _hidden("kubernetes.client", "kubernetes_asyncio.client"):
     import kopf as kopf  # for handlers.py, too
 
-# kopf's own default would import a client of Kubernetes, 10 MiB, to see whether it can log in.
+# kopf's default login would import a Kubernetes client of 10 MiB.
 kopf.set_default_registry(kopf.OperatorRegistry())
 
-#: How often it is looked whether what kopf watches can still be read.
+#: Interval of checks whether kopf's scopes can still be read.
 LOOK_S = 30.0
 
-#: How long kopf may take to end.
+#: Time that kopf has to end.
 _END_S = 5.0
 
 
 class _NoDiffs(kopf.AnnotationsDiffBaseStorage):
     """
-    Spares kopf half of its work: for each event it would copy the object, which takes 1 ms for a
-    policy with a long status, to compare it with what was handled last (`_detect_causes`); that is
-    for handlers of a sort that we have none of.
+    Disables kopf's diffs. For each event it would copy and compare the object (`_detect_causes`),
+    1 ms for a policy with a long status, for kinds of handlers that we do not use.
     """
 
     def build(self, **_: Any) -> kopf.BodyEssence:
@@ -60,8 +58,8 @@ def kopf_settings() -> kopf.OperatorSettings:
     """
     Settings under which kopf only watches.
 
-    With `on.event` alone it writes nothing: no finalizers, no annotations. The names are set all
-    the same, so that no change here can ever make us collide with dask-kubernetes' own kopf.
+    With `on.event` alone it writes no finalizers or annotations. Their names are set nevertheless,
+    so that we can never collide with dask-kubernetes' own kopf.
     """
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False
@@ -70,7 +68,7 @@ def kopf_settings() -> kopf.OperatorSettings:
     settings.persistence.finalizer = f"{DOMAIN}/finalizer"
     settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=DOMAIN)
     settings.persistence.diffbase_storage = _NoDiffs(prefix=DOMAIN)
-    # A connection can die without a word; see kopf#204 and kopf#698.
+    # A connection can die silently; see kopf#204 and kopf#698.
     settings.watching.server_timeout = 240
     settings.watching.client_timeout = 300
     settings.watching.connect_timeout = 10
@@ -82,12 +80,12 @@ def kopf_settings() -> kopf.OperatorSettings:
 
 class KopfWatch:
     """
-    kopf in one namespace, or in all (None). What can't be read there concerns no other.
+    Runs kopf in one namespace, or in all (None). Its failures do not affect other namespaces.
 
     Args:
         registry_for: Returns the handlers of some kinds.
-        began: Called when kopf has begun: it takes signals for itself.
-        resync_s: How often all is listed again, against what watches miss.
+        began: Called once kopf has started, because it takes over signals.
+        resync_s: Full resync interval.
     """
 
     def __init__(
@@ -100,11 +98,11 @@ class KopfWatch:
         (self._namespace,) = {namespace for _, namespace in scopes}
 
     async def run(self) -> None:
-        """Until it is cancelled. Never raises: what goes wrong is told, and tried again."""
+        """Run until cancelled. Never raises: failures are reported and retried."""
         await begun_anew("kopf", self._serve, first_s=FIRST_S, longest_s=LONGEST_S)
 
     async def _serve(self) -> None:
-        """Until something is wrong: raises it. What is optional, and forbidden, is left out."""
+        """Serve until something fails, and raise it. Forbidden optional kinds are left out."""
         readable = [scope for scope in self._scopes if await self._can_read(scope, whole=True)]
         for kind, _ in set(self._scopes) - set(readable):
             if not kind.lost:
@@ -118,8 +116,8 @@ class KopfWatch:
             raise
 
     async def _watch(self, kinds: Collection[Kind]) -> None:
-        """Run kopf. In a task of its own: its login is found by way of the context."""
-        # Not kopf.operator(): when that ends, it cancels every task of the loop that it finds.
+        """Run kopf in a task of its own, because it finds its login through the context."""
+        # Not kopf.operator(): at its end it cancels every task of the event loop.
         tasks = await kopf.spawn_tasks(
             registry=self._registry_for(kinds),
             memo=kopf.Memo(api=self._api, world=self._world),
@@ -129,14 +127,14 @@ class KopfWatch:
             namespaces=[] if self._namespace is None else [self._namespace],
         )
         self._began()
-        # Bounded: tasks of kopf's wait for each other, and may do so for ever.
+        # Bounded: tasks of kopf may wait for each other forever.
         await until_one_ends(*tasks, within_s=_END_S)
         raise KubeError("kopf ended without a reason")
 
     async def _look_after(self, readable: Collection[Scope]) -> None:
         """
-        Look whether what kopf watches can be read, and now and then whether it has missed anything.
-        Raises when kopf has to begin anew, to watch what can be read by now.
+        Check that kopf's scopes can be read, and list them now and then to find missed changes.
+        Raises if kopf must restart to watch a scope that has become readable.
         """
         clock = asyncio.get_running_loop().time
         listed_at, wait_s, backoff = clock(), LOOK_S, Backoff(FIRST_S, LOOK_S)
@@ -147,7 +145,7 @@ class KopfWatch:
             for scope in self._scopes:
                 is_new = scope not in readable
                 if not await self._can_read(scope, whole=is_due or is_new):
-                    # One that was well may be so again at once: it is no reason to wait for long.
+                    # It worked before, so retry without a long wait.
                     wait_s = wait_s if is_new else min(wait_s, backoff.next_s())
                 elif is_new:
                     raise KubeError(f"{scope[0]} can be read by now")
@@ -155,7 +153,7 @@ class KopfWatch:
                 backoff.good()
 
     async def _can_read(self, scope: Scope, *, whole: bool) -> bool:
-        """True if a scope can be listed; the world is informed."""
+        """True if a scope can be listed; marks it in the world."""
         kind, namespace = scope
         try:
             if whole:

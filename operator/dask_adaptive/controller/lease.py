@@ -1,9 +1,9 @@
 """
-Leader election with a Lease, as client-go does it: of all operators of one `controllerName`, be
-they replicas or installed twice, one acts.
+Elects a leader with a Lease, as client-go does: among all operators of one `controllerName`,
+replicas or separate releases, only one acts.
 
-The clock of another machine is never read: a lease is over when it was not renewed for its
-duration by our own monotonic clock. Who can't renew gives up before that, so two never act at once.
+Another machine's clock is never read: a lease has expired once it was not renewed for its duration
+by our own monotonic clock. A holder that cannot renew gives up earlier, so two never act at once.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from dask_adaptive.kube.objects import parse_meta
 
 logger = logging.getLogger(__name__)
 
-#: All operators of one name have to meet in it, wherever they are installed.
+#: Operators of one name must share it, wherever they are installed.
 LEASE_NAMESPACE = "kube-system"
 
 
 def lease_name(controller: str) -> str:
-    """The Lease of all operators of this `controllerName`."""
+    """Return the name of the Lease for this `controllerName`."""
     return f"dask-adaptive-operator-{controller}"
 
 
 class WentBack(KubeError):
-    """etcd was restored: nothing that this process knows is sure, and watches tell nothing new."""
+    """etcd was restored: the cache may be wrong, and watches stay silent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +75,14 @@ class LeaderLease:
         self._lead, self._timing = lead, timing
         self._name = lease_name(controller)
         self._path = LEASES.path(namespace, self._name)
-        self._seen = ("", "", 0.0)  # another holder; its last sign of life; when we saw that
+        self._seen = ("", "", 0.0)  # another holder, its last renewal, and when we saw it
         self._lease: Json | None = None  # as we last wrote it
-        self._version = 0  # of the lease, as seen last
+        self._version = 0  # of the lease, as last seen
         self._renewed_at = -math.inf
         self.is_leader = False
 
     def check(self) -> None:
-        """Before each write. Raises `NotLeading` unless this process surely holds the lease."""
+        """Raise `NotLeading` unless this process surely holds the lease; called before writes."""
         if not self.is_leader or self._is_late():
             raise NotLeading("this replica does not lead any more; whoever does looks again")
 
@@ -91,10 +91,10 @@ class LeaderLease:
 
     async def run(self) -> None:
         """
-        Try to lead, for ever; lead when possible. Gives the lease back when cancelled.
+        Lead whenever possible. Releases the lease when cancelled.
 
         Raises:
-            WentBack: The process should begin anew.
+            WentBack: The process should restart.
         """
         try:
             while True:
@@ -111,7 +111,7 @@ class LeaderLease:
         try:
             await self._renew_until_lost(leading)
         finally:
-            await end([leading])  # what it has to write, it may: others wait until the lease ends
+            await end([leading])  # it may still write: others wait until the lease expires
             self.is_leader = False
             logger.info("This replica leads no longer", extra={"identity": self._identity})
 
@@ -119,7 +119,7 @@ class LeaderLease:
         while not self._is_late():
             done, _ = await asyncio.wait({leading}, timeout=self._timing.retry_s)
             if done:
-                leading.result()  # an error there ends the process: better a restart than nobody
+                leading.result()  # its error ends the process: better a restart than no leader
                 return
             left_s = self._renewed_at + self._timing.renew_deadline_s - time.monotonic()
             try:
@@ -129,10 +129,10 @@ class LeaderLease:
                 continue
             if self._lease is None:
                 self.is_leader = False
-                return  # somebody else has it
+                return  # another operator holds it
 
     async def _try_to_hold(self) -> bool:
-        """Take or renew the lease. False: somebody holds it (`_lease` is None), or no answer."""
+        """Take or renew the lease; False: another holds it (`_lease` is None), or no answer."""
         requested_at = time.monotonic()
         try:
             try:
@@ -152,7 +152,7 @@ class LeaderLease:
         except WentBack:
             raise
         except (Conflict, AlreadyExists):
-            return False  # somebody else was faster; look again later
+            return False  # another operator was faster; retry later
         except KubeError as exc:
             logger.warning("Can't renew the lease: %s", exc)
             return False
@@ -161,8 +161,8 @@ class LeaderLease:
 
     def _see(self, lease: Json) -> None:
         """
-        Every version of an object is above those before it, unless etcd was restored. A watch from
-        a version that is still to come is silent then, and what it would have told is lost.
+        Detect a restored etcd: the version of the Lease went back. A watch from a version that does
+        not exist yet stays silent, so changes would be missed.
         """
         version = parse_meta(lease).version
         if version < self._version:
@@ -198,7 +198,7 @@ class LeaderLease:
         }
 
     async def _release(self) -> None:
-        """Give the lease back, so that another replica need not wait for its end."""
+        """Release the lease, so that another replica need not wait until it expires."""
         if self._lease is None:
             return
         spec = {**self._lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}

@@ -1,6 +1,6 @@
 """
-The metrics for Prometheus. Names start with `dask_adaptive_`. Labels are few and bounded: words of
-schedulers that are not known here are counted together, as `other`.
+Defines the metrics for Prometheus. Names start with `dask_adaptive_`. Labels are few and bounded:
+unknown words of schedulers are counted together as `other`.
 """
 
 from __future__ import annotations
@@ -75,12 +75,12 @@ _RELIEF_STATES = (wire.R_ACTIVE, wire.R_NOT_NEEDED, wire.R_DISABLED, wire.R_FAIL
 _OTHER = "other"
 _STATES = ("connected", "pending", "idle", "busy", "pinned", "retiring")
 
-#: Values by what follows the cluster's labels.
+#: Values by the labels after the cluster's.
 _Series: TypeAlias = Mapping[tuple[str, ...], float]
 
 
 def _known(word: str, words: Container[str]) -> str:
-    """A word as a label: a scheduler runs other people's code, and may say anything."""
+    """Bound a label: schedulers run other people's code and may send any word."""
     return word if word in words else _OTHER
 
 
@@ -88,9 +88,8 @@ class Metrics(Collector):
     """
     All metrics of one operator.
 
-    Gauges of clusters show what the last pass over each has left, and of schedulers what was seen
-    in it: nothing of one that does not answer. They are made when Prometheus asks, and cost a pass
-    nothing.
+    Gauges show the result of the last pass over each cluster, and nothing of schedulers that do not
+    answer. They are computed at each scrape, so a pass pays nothing for them.
     """
 
     def __init__(self) -> None:
@@ -119,7 +118,7 @@ class Metrics(Collector):
         self.registry.register(self)
 
     def passed(self, key: ClusterKey, result: PassResult, seconds: float) -> None:
-        """Count a pass that came to its end."""
+        """Count a completed pass."""
         self._counters["passes"].labels("done").inc()
         self._seconds.observe(seconds)
         for outcome in result.outcomes:
@@ -134,11 +133,11 @@ class Metrics(Collector):
         self._last[key] = result
 
     def unreadable(self, kind: str, count: Callable[[], int]) -> None:
-        """Show how many objects of a kind can't be read, as counted when Prometheus asks."""
+        """Register the number of unreadable objects of a kind, counted at each scrape."""
         self._gauges["unreadable_objects"].labels(kind).set_function(count)
 
     def budgets(self, rows: Mapping[str, Sequence[Row]]) -> None:
-        """Tell how each AdaptiveBudget is divided."""
+        """Set how each AdaptiveBudget is divided."""
         workers, waiting = self._gauges["budget_workers"], self._gauges["budget_waiting"]
         workers.clear()
         waiting.clear()
@@ -148,11 +147,11 @@ class Metrics(Collector):
                 workers.labels(budget, what).set(sum(getattr(row, what) for row in groups))
 
     def failed(self, outcome: str) -> None:
-        """Count a pass that did not: `error`, `timeout`, `invalid`, `unread` or `overdue`."""
+        """Count a failed pass: `error`, `timeout`, `invalid`, `unread` or `overdue`."""
         self._counters["passes"].labels(outcome).inc()
 
     def forget(self, key: ClusterKey) -> None:
-        """Drop all series of a cluster that nobody scales any more."""
+        """Drop all series of a cluster that is no longer scaled."""
         for name in ("pin_expired", "recycles", "tasks_redone"):
             self._counters[name].remove_by_labels(dict(zip(_CLUSTER, key, strict=True)))
         for kept in (self._expired.last, self._redone.last, self._last):
@@ -160,14 +159,14 @@ class Metrics(Collector):
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
         rows = sorted(list(self._last.items()), key=itemgetter(0))  # a copy: passes go on
-        # One after the other: all at once take memory.
+        # One at a time, to save memory.
         for name, (text, labels, series) in _OF_CLUSTERS.items():
             full = f"{_PREFIX}_{name}"
             gauge = GaugeMetricFamily(full, text, labels=(*_CLUSTER, *labels))
             for key, result in rows:
                 try:
                     values = [(names, float(value)) for names, value in series(result).items()]
-                except Exception:  # the border of one cluster: the others' figures are there
+                except Exception:  # one cluster's error must not hide others' figures
                     logger.exception("%s of %s can't be told", full, key)
                     continue
                 for names, value in values:
@@ -175,12 +174,12 @@ class Metrics(Collector):
             yield gauge
 
     def render(self) -> bytes:
-        """The text for Prometheus. May run in a thread: with 1,000 clusters it takes a while."""
+        """Render the text for Prometheus. Slow with 1,000 clusters; may run in a thread."""
         return bytes(generate_latest(self.registry))
 
 
 class _Before:
-    """An agent's counts so far in its session, by which a counter grows."""
+    """Increments a counter by the growth of an agent's counts in its session."""
 
     def __init__(self, counter: Counter, words: Sequence[str]) -> None:
         self._counter, self._words = counter, words
@@ -192,7 +191,7 @@ class _Before:
         now = Counts(dict.fromkeys(self._words, 0))
         for names, count in counted.items():
             now[_known(names, self._words)] += count
-        # Of a scheduler that was there before us, what has happened so far was counted before us.
+        # Counts of a scheduler that is older than this process were counted by an earlier one.
         last_session, before = self.last.get(key, (session, now))
         for word, count in now.items():
             since = before.get(word, 0) if session == last_session else 0
@@ -252,7 +251,7 @@ class _OfClusters(NamedTuple):
     series: Callable[[PassResult], _Series]
 
 
-#: Gauges of clusters, as the last pass over each has left them.
+#: Gauges of the last pass over each cluster.
 _OF_CLUSTERS = {
     "workers": _OfClusters(
         "Workers, by state",

@@ -1,4 +1,4 @@
-"""One task for each policy: when its cluster is visited, and what happens if a visit fails."""
+"""Runs a task for each policy that visits its cluster, and retries failed visits."""
 
 from __future__ import annotations
 
@@ -28,33 +28,33 @@ from dask_adaptive.model.reason import Reason
 
 logger = logging.getLogger(__name__)
 
-#: A cluster is visited at most so often, however much happens.
+#: Shortest time between two visits of a cluster.
 SHORTEST_REST_S = 0.5
 
-#: After a failure, the first wait.
+#: First wait after a failure.
 FIRST_BACKOFF_S = 5.0
 
-#: First visits under way at a time. A thousand at once would hold up the event loop until the lease
-#: is lost; of these, some dozens may wait for schedulers that do not answer.
+#: Concurrent first visits. A thousand would block the event loop until the lease is lost; of these,
+#: some dozens may wait for silent schedulers.
 FIRST_AT_ONCE = 64
 
-#: After so many failures in a row a cluster asks nothing more of budgets.
+#: Consecutive failures after which a cluster's budget claim is withdrawn.
 SILENT_AFTER = 3
 
-#: A whole pass, calls to a hanging scheduler included.
+#: Deadline of a pass, calls to a hanging scheduler included.
 PASS_DEADLINE_S = 60.0
 
-#: A policy is overdue three times as long after its last visit as planned, and not before this:
-#: a visit, with all that may be slow in it, takes much less.
+#: A policy is overdue after three times its planned interval, but not before this: even a slow
+#: visit takes much less.
 OVERDUE_S = 300.0
 
-#: How often the watch looks for policies that are overdue.
+#: Interval of checks for overdue policies.
 LOOK_S = 30.0
 
-#: For what the history has not been told yet, when this process stops.
+#: Time to write pending statuses and histories when this process stops.
 FLUSH_S = 2.0
 
-#: After failures in a row, the wait doubles up to this.
+#: Longest wait after repeated failures; it doubles up to this.
 LONGEST_BACKOFF_S = 60.0
 
 
@@ -62,7 +62,7 @@ _AT_ONCE = contextlib.nullcontext()
 
 
 class Visitor:
-    """Visits one policy's cluster, over and over, until it is cancelled."""
+    """Visits one policy's cluster repeatedly until cancelled."""
 
     def __init__(
         self, policy: PolicyObject, *, world: World, composer: Composer, metrics: Metrics,
@@ -71,8 +71,8 @@ class Visitor:
         self._name = (policy.meta.namespace, policy.meta.name)
         self._world, self._metrics, self._clock = world, metrics, clock
         self._policy: Policy | None = None
-        self._parsed: tuple[bytes, Policy] | None = None  # the last spec, and its sense
-        self._generation = 0  # of the spec that was read last
+        self._parsed: tuple[bytes, Policy] | None = None  # the last spec, parsed
+        self._generation = 0  # of the last spec
         self._governed = composer.govern(policy, lambda: self._policy)
         self._key = policy.key
         self._last: PassResult | None = None
@@ -84,10 +84,10 @@ class Visitor:
         self._log = logging.LoggerAdapter(logger, {"cluster": str(policy.key)})
         self._is_over = False
         self.wake = asyncio.Event()
-        self._passed = asyncio.Event()  # there is something that the scheduler's news differ from
+        self._passed = asyncio.Event()  # a first pass was made, so news can be waited for
 
     def end(self) -> None:
-        """Make no more visits. Said as well as cancelled: a library may swallow a cancellation."""
+        """Make no more visits. Needed besides cancelling: a library may swallow a cancellation."""
         self._is_over = True
         self.wake.set()
 
@@ -111,17 +111,17 @@ class Visitor:
             await self._governed.link.close()
 
     def is_overdue(self) -> bool:
-        """Tells whether no visit has ended for too long; the first has all its time to begin."""
+        """True if no visit has ended for too long. The first one may start late."""
         return self._clock() - self._visited_at > max(3 * self._sleep_s, OVERDUE_S)
 
     async def tell_overdue(self) -> None:
-        """Report it in the place of the visit that does not end, or does not begin."""
+        """Report a visit that does not end, or does not start."""
         longest = format_duration(max(3 * self._sleep_s, OVERDUE_S))
         message = f"not visited for over {longest}; the operator's log may say why"
         await self._failed("overdue", Reason.ACTION_FAILED, message)
 
     async def _hear(self) -> None:
-        """Visit when the scheduler has news."""
+        """Trigger visits when the scheduler reports changes."""
         while True:
             await self._passed.wait()
             self._passed.clear()
@@ -134,7 +134,7 @@ class Visitor:
                 await self._governed.loop.flush()
 
     async def let_go(self) -> None:
-        """The policy is gone: put workers that it was draining back to service, if that works."""
+        """After the policy is deleted, try to return its draining workers to service."""
         if self._last is None:
             return
         names = [
@@ -155,7 +155,7 @@ class Visitor:
             await self._governed.link.close()
 
     async def _visit(self) -> float:
-        """Make one pass; returns for how long to rest. Never raises but when it is cancelled."""
+        """Make one pass; return seconds until the next. Raises only when cancelled."""
         began = self._clock()
         try:
             self._policy = self._read()
@@ -172,10 +172,10 @@ class Visitor:
         except TimeoutError:
             late = f"a pass did not end within {PASS_DEADLINE_S:g} s"
             return await self._failed("timeout", Reason.ACTION_FAILED, late)
-        except Exception as exc:  # the border of one cluster: others must go on
+        except Exception as exc:  # one cluster's error must not affect others
             self._log.exception("A pass failed")
             return await self._failed("error", Reason.ACTION_FAILED, f"internal error: {exc!r}")
-        # Not all of those that have begun together at once, again and again.
+        # Spread visits, so that visitors started together do not stay in step.
         return min(result.again_in_s, self._longest_sleep_s * random.uniform(0.75, 1.0))
 
     def _read(self) -> Policy:
@@ -190,7 +190,7 @@ class Visitor:
     async def _recovered(self, result: PassResult) -> None:
         if not self._failures:
             return
-        try:  # the loop does not know that we reported something else meanwhile
+        try:  # the loop does not know that another status was written meanwhile
             await self._governed.reporter.status(result.status)
         except PlatformError as exc:
             self._log.warning("The status can't be reported: %s", exc)
@@ -220,7 +220,7 @@ class Visitor:
             await self._governed.reporter.unable(ready, self._generation)
         except PlatformError as exc:
             self._log.warning("Nor can it be reported: %s", exc)
-        except Exception:  # the same border
+        except Exception:  # as above
             self._log.exception("Nor can it be reported")
         return self._backoff.next_s()
 
@@ -247,13 +247,13 @@ class Visits:
         self._world, self._make, self._metrics = world, make, metrics
         self._controller = controller
         self._running: dict[str, tuple[PolicyObject, Visitor, asyncio.Task[None]]] = {}
-        self._of: dict[ClusterKey, dict[str, Visitor]] = defaultdict(dict)  # the same by cluster
+        self._of: dict[ClusterKey, dict[str, Visitor]] = defaultdict(dict)  # the same, by cluster
         self._changed = asyncio.Event()
         self._first = asyncio.Semaphore(FIRST_AT_ONCE)
         self._farewells: set[asyncio.Task[None]] = set()
 
     def on_change(self, key: ClusterKey) -> None:
-        """Something about a cluster changed."""
+        """Wake the visitors of a changed cluster."""
         self._changed.set()
         for visitor in self._of.get(key, {}).values():
             visitor.wake.set()
@@ -272,11 +272,11 @@ class Visits:
             self._of.clear()
             self._metrics.watched.set(0)
             await asyncio.gather(*(_ended(visitor, task) for _, visitor, task in ended))
-            for policy, _, _ in ended:  # whoever leads next tells of them; a last pass told, too
+            for policy, _, _ in ended:  # the next leader reports them; a last pass may, too
                 self._metrics.forget(policy.key)
 
     async def watch(self) -> None:
-        """Report policies that are visited no more, until cancelled."""
+        """Report overdue policies until cancelled."""
         try:
             while True:
                 await self.look()
@@ -285,13 +285,13 @@ class Visits:
             self._metrics.overdue.set(0)
 
     async def look(self) -> None:
-        """Do so once."""
+        """Report the policies that are overdue now."""
         overdue = [v for _, v, _ in self._running.values() if v.is_overdue()]
         self._metrics.overdue.set(len(overdue))
         await asyncio.gather(*(visitor.tell_overdue() for visitor in overdue))
 
     async def _settle(self) -> None:
-        # By uid: a policy that was deleted and made anew is another one.
+        # By uid: a recreated policy is another one.
         there = {p.meta.uid: p for p in self._world.all(PolicyObject) if self._is_ours(p)}
         for uid in set(self._running) - set(there):
             policy, visitor, task = self._running.pop(uid)
@@ -311,7 +311,7 @@ class Visits:
                 task = asyncio.create_task(visiting, name=name)
                 self._running[uid] = (policy, visitor, task)
                 self._of[policy.key][uid] = visitor
-                await asyncio.sleep(0)  # others must go on
+                await asyncio.sleep(0)  # others must continue
         self._metrics.watched.set(len(self._running))
 
     def _is_ours(self, policy: PolicyObject) -> bool:

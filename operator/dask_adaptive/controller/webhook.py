@@ -1,4 +1,4 @@
-"""The webhook on pods of Dask. `kube.inject` decides which get the agent."""
+"""Serves the webhook on Dask pods. `kube.inject` decides which of them get the agent."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ from dask_adaptive.model.policy import InvalidPolicy, disruption_of
 from dask_adaptive.model.scheduler_settings import SchedulerSettings, scheduler_settings
 from dask_adaptive_agent import __version__
 
-#: A pod waits for no list longer than this; the API server waits 5 s for the webhook.
+#: Longest wait for a list; the API server waits 5 s for the webhook.
 PATIENCE_S = 2.0
 
-#: One file often holds a cluster and its policy, and dask-kubernetes may be faster than the second.
+#: A file often holds a cluster and its policy; dask-kubernetes may be faster than the latter.
 SECOND_LOOK_S = 0.5
 
 logger = logging.getLogger(__name__)
@@ -51,10 +51,10 @@ logger = logging.getLogger(__name__)
 
 class Injector:
     """
-    Answers AdmissionReviews. Fails open: a pod that can't be changed safely is left as it is.
+    Answers AdmissionReviews. Fails open: a pod that cannot be changed safely stays as it is.
 
     Args:
-        grace_s: What pods of workers get as `terminationGracePeriodSeconds` where nobody set one.
+        grace_s: Default `terminationGracePeriodSeconds` of worker pods.
         hints: Whether they may be annotated for node autoscalers.
     """
 
@@ -116,12 +116,12 @@ class Injector:
         )  # fmt: skip
 
     async def _cluster(self, namespace: str, name: str, *, fresh: bool) -> ClusterObject:
-        """For workers, which come in bursts, what the watch said last is good enough."""
+        """Return the cached cluster; for bursts of workers that is recent enough."""
         known = None if fresh else self._world.get(ClusterObject, namespace, name)
         return known or parse_cluster(await self._api.get(CLUSTERS.path(namespace, name)))
 
     async def _grace(self, pod: Json, namespace: str) -> int | None:
-        """The grace period that a worker's pod is to get; None: its own is somebody's wish."""
+        """Return the grace period to set on a worker's pod; None if its group sets one."""
         name = pod["metadata"]["labels"].get(GROUP_LABEL, "")
         if not may_be_default(pod) or not name:
             return None
@@ -138,13 +138,13 @@ class Injector:
 
     async def _wishes(self, key: ClusterKey, *, fresh: bool) -> tuple[SchedulerSettings, bool]:
         """
-        What holds for a cluster, and whether its workers' pods are annotated for autoscalers of
-        machines. Fails open: where the policy can't be read or understood, nothing but the defaults
-        holds until the scheduler's next pod, and the policy's status says what waits.
+        Return the settings of a cluster's pods, and whether its worker pods get hints for node
+        autoscalers. Fails open: without a readable policy the defaults apply until the scheduler's
+        next pod, and the policy's status reports the difference.
 
         Args:
-            fresh: Ask the API server where the watch has told of no policy: one that is applied
-                with its cluster is younger than that, and a scheduler starts only once.
+            fresh: Read policies from the API server if the cache has none: a policy may be applied
+                together with its cluster, and a scheduler starts only once.
         """
         policies: Sequence[PolicyObject] = self._world.of(PolicyObject, key)
         if fresh and not policies:
@@ -181,7 +181,7 @@ def _where(request: Mapping[str, Any]) -> str:
 
 
 def _chosen(policies: Sequence[PolicyObject]) -> PolicyObject | None:
-    """Of several one that people wrote; of several such none, as long as nobody mends it."""
+    """Choose a policy: the only one that people wrote; none while they wrote several."""
     staying = [p for p in policies if not p.meta.deleting]
     written = [p for p in staying if not p.managed] or staying
     return written[0] if len(written) == 1 else None

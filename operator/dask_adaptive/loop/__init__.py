@@ -1,5 +1,5 @@
 """
 One pass over one cluster: observe → plan → act → report, over ports.
 
-Knows neither Kubernetes nor a scheduler's RPC: `ports` says what it needs of them.
+Knows neither Kubernetes nor a scheduler's RPC: `ports` declares both.
 """

@@ -25,7 +25,7 @@ from dask_adaptive.model.plan import (
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
 
-#: Looks once more, and says whether the cluster is still to be deleted.
+#: Looks once more; true if the cluster is still to be deleted.
 StillUnused = Callable[[DeleteCluster], Awaitable[bool]]
 
 
@@ -44,7 +44,7 @@ class Attempts:
         self._known: dict[tuple[str, str], _Failed] = {}
 
     def waiting(self, action: Action) -> str:
-        """The last error of an action that must not be tried again yet; empty: it may be."""
+        """Return the last error of an action that is in backoff, else an empty string."""
         known = self._known.get(_name(action))
         return known.why if known and self._clock() < known.until else ""
 
@@ -57,7 +57,7 @@ class Attempts:
         known.why = str(exc)
 
     def keep(self, actions: Iterable[Action]) -> None:
-        """Forget all that nobody plans any more."""
+        """Forget actions that are no longer planned."""
         planned = {_name(action) for action in actions}
         self._known = {name: known for name, known in self._known.items() if name in planned}
 
@@ -86,8 +86,8 @@ async def act(
     still_unused: StillUnused | None = None,
 ) -> tuple[Outcome, ...]:  # fmt: skip
     """
-    Do what was planned, in order. What fails is an outcome with reason `ActionFailed`, and does not
-    keep the others from being tried.
+    Carry out the actions in order. A failed one becomes an outcome with reason `ActionFailed`; the
+    others are still tried.
 
     Args:
         still_unused: Without it no cluster is deleted.
@@ -161,7 +161,7 @@ async def _take_away(
     # So is the second process of a pod that has connected since the first.
     names = tuple(dict.fromkeys((*action.dask_names, action.worker)))
     ends = "names" if isinstance(action, Delete) else "processes"
-    # What the scheduler forgets starts anew if the platform refuses: it does so only once.
+    # If the platform refuses, workers that the scheduler forgot register again: tell it only once.
     answers = await ports.link.retire(names, policy, action.reason, ends="" if is_again else ends)
     if not all(a.state in {"drained", "gone"} for a in answers):
         refusal = _refusal(answers)

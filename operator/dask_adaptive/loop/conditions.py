@@ -1,6 +1,5 @@
 """
-The conditions of a policy: what is well with it, and what is not; who has paused it; the agent and
-the configuration of its scheduler. Pure.
+Computes the eight conditions of a policy, with their messages. Pure.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ from dask_adaptive_agent import wire
 
 UNKNOWN = "not known until the scheduler answers"
 
-#: Settings that one message names. Not their values: those of others may be passwords.
+#: Settings that one message names. Never their values: these may be passwords.
 NAMED = 5
 
 
 def paused(policy: Policy, pause: Pause) -> Condition:
-    """The condition `Paused`: true while anything at all is held by people."""
+    """Condition: people hold something, by mode or by annotation."""
     if policy.mode is Mode.PAUSED:
         return Condition(st.PAUSED, True, Reason.PAUSED, "mode is Paused")
     if not is_paused(pause):
@@ -42,7 +41,7 @@ def paused(policy: Policy, pause: Pause) -> Condition:
 
 
 def injected(scheduler: ObservedScheduler) -> Condition:
-    """Condition: the agent is there; names reliefs that have failed."""
+    """Condition: the scheduler runs the agent. The message names failed reliefs."""
     if scheduler.is_connected:
         failed = [f"{r.name} ({r.message})" for r in scheduler.relief if r.state == wire.R_FAILED]
         off = f"; reliefs off: {', '.join(failed)}" if failed else ""
@@ -86,7 +85,7 @@ def conditions_of(
     All eight conditions, always, in the order in which they are shown.
 
     Args:
-        unheard: Why the agent could not be told of limits; empty: it was.
+        unheard: Why limits could not be sent to the agent; empty: they were.
     """
     return (
         _ready(observed, decided),
@@ -101,7 +100,7 @@ def conditions_of(
 
 
 def _watching(observed: ObservedCluster) -> Condition:
-    """Condition: every kind can be watched; one that cannot costs only its own feature."""
+    """Condition: every kind can be watched. A kind that cannot disables only its own feature."""
     if observed.losses:
         return Condition(st.WATCHING, False, Reason.UNREADABLE, "; ".join(observed.losses))
     return Condition(st.WATCHING, True, Reason.RECONCILED, "all kinds can be read")
@@ -160,7 +159,7 @@ def _able(
 
 
 def _waiting(observed: ObservedCluster, policy: Policy) -> str:
-    """The present cost of exact quotas: workers that take no tasks until they are replaced."""
+    """Count workers that exact quotas keep from taking tasks until they are replaced."""
     quotas = [(g, policy.recycle_of(g.name)) for g in observed.groups]
     exact = [(g, r) for g, r in quotas if r.tasks.exact]
     spent = [has_spent(w, r) for g, r in exact for w in g.workers if w.is_connected]
@@ -170,7 +169,7 @@ def _waiting(observed: ObservedCluster, policy: Policy) -> str:
 
 
 def _unanswered(scheduler: ObservedScheduler, policy: Policy) -> tuple[Reason, str]:
-    """A scheduler that is away for a moment, or for so long that `fallback` is in force."""
+    """Distinguish a short silence of the scheduler from one for which `fallback` applies."""
     assert scheduler.problem is not None
     fallback = policy.fallback
     if scheduler.unanswered < max(1, fallback.failure_threshold):

@@ -1,6 +1,6 @@
 """
-Decisions with their inputs and outcomes: the history until it is written, and the part of it that
-the page in the scheduler's dashboard shows.
+Collects decisions with their inputs and outcomes: for the history, and for the page in the
+scheduler's dashboard.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from dask_adaptive.model.policy import Mode, Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.planner.caps import is_paused
 
-#: What only carries on with something that was decided before.
+#: Reasons of actions that only continue an earlier decision.
 _CARRIES_ON = frozenset({Reason.REPLICAS_CORRECTED, Reason.DRAINED})
 
 _ASKED_BY = {
@@ -46,7 +46,7 @@ _ASKED_BY = {
     Reason.FALLBACK: "policy",
 }
 
-#: The history is written at most once in so long: many workers leave one after the other.
+#: Shortest time between two writes of the history: many workers leave one after the other.
 HISTORY_EVERY_S = 60.0
 
 
@@ -63,8 +63,8 @@ def decisions(
     outcomes: Sequence[Outcome],
 ) -> tuple[tuple[Decision, ...], Mapping[str, LastDecision]]:  # fmt: skip
     """
-    Decisions that are new in one pass: at most one for each group, none in an unchanged world; and
-    the minds for the next pass, which begins with those that the last one left.
+    Return the new decisions of one pass, at most one for each group and none in an unchanged world,
+    and the minds to pass to the next call.
     """
     done = _by_group(outcomes, observed)
     now: dict[str, LastDecision] = {}
@@ -73,7 +73,7 @@ def decisions(
         mine = done.pop(plan.group, [])
         outcome, word = _outcome(mine, plan, policy), _word(plan)
         before = minds.get(plan.group) or LastDecision(plan.serving, word)
-        # What was refused once, and is again after a while, is no news.
+        # A refusal that repeats is no news.
         mind = LastDecision(plan.desired, word, outcome if mine else before.outcome)
         now[plan.group] = mind
         if mind != before or any(o.done for o in mine):
@@ -140,14 +140,14 @@ def _decision(plan: GroupPlan, outcome: str, observed: ObservedCluster) -> Decis
 
 
 def asked_by(plan: GroupPlan) -> str:
-    """The source of a number: the last stage that came to it."""
+    """Return the source of a number: the last stage that produced it."""
     step = next((s for s in reversed(plan.steps) if s.replicas == plan.desired), None)
     reason = plan.reason if step is None or plan.is_frozen else step.reason
     return _ASKED_BY.get(reason, plan.asked_by)
 
 
 def _unscaled(group: str, outcomes: Sequence[Outcome], observed: ObservedCluster) -> Decision:
-    """Decisions about a group whose number is the user's: its workers are replaced."""
+    """Make the decision about an unscaled group, whose workers are only replaced."""
     seen = observed.group(group)
     there = len(seen.workers) if seen else 0
     replicas = seen.replicas if seen else 0
@@ -160,25 +160,25 @@ def _unscaled(group: str, outcomes: Sequence[Outcome], observed: ObservedCluster
 
 class DecisionHistory:
     """
-    The decisions of one policy. The last one is in its status: only with more of them is there
-    something to write, and from the first of those on `HISTORY_EVERY_S` to gather others.
+    The decisions of one policy. The status holds the last one, so a write is due only once there
+    are more, and then waits `HISTORY_EVERY_S` to gather others.
 
     Args:
-        last: The last one that an earlier process has told.
+        last: The last decision of an earlier process.
     """
 
     def __init__(self, last: Decision | None = None) -> None:
         self.last = last
         self._lasts: Mapping[str, LastDecision] = {}
         self.recent = deque[Decision]([last] if last else [], maxlen=MAX_DECISIONS)
-        self._unwritten = [last] if last else []  # nobody knows whether it was
-        self.due_at = math.inf  # when what is unwritten is to be written
+        self._unwritten = [last] if last else []  # it may not have been written
+        self.due_at = math.inf  # when the next write is due
 
     def note(
         self, observed: ObservedCluster, policy: Policy, decided: Plan, outcomes: Sequence[Outcome],
         *, now: float,
     ) -> None:  # fmt: skip
-        """Take down what is new."""
+        """Add the new decisions of a pass."""
         made, self._lasts = decisions(self._lasts, observed, policy, decided, outcomes)
         self.recent.extend(made)
         self._unwritten = [*self._unwritten, *made][-KEPT:]
@@ -188,7 +188,7 @@ class DecisionHistory:
             self.due_at = min(self.due_at, now + HISTORY_EVERY_S)
 
     async def write(self, reporter: Reporter, *, now: float) -> None:
-        """Have what is due at `now` kept; what can't be is tried again later."""
+        """Write the history if a write is due at `now`; a failed write is repeated later."""
         if now < self.due_at or math.isinf(self.due_at):
             return
         self.due_at = now + HISTORY_EVERY_S
@@ -197,13 +197,13 @@ class DecisionHistory:
             self._unwritten, self.due_at = [], math.inf
 
 
-#: Decisions that are told, the last ones.
+#: Last decisions that the page shows.
 MAX_DECISIONS = 20
 
-#: Workers of whom there is something to say.
+#: Workers that the page explains.
 MAX_WORKERS = 100
 
-#: What more workers are not asked for because of, however much work comes.
+#: With these reasons no further worker is requested, however much work arrives.
 _FULL = frozenset(
     {
         Reason.UNSCHEDULABLE, Reason.QUOTA_EXCEEDED, Reason.BUDGET_SHARED,
@@ -217,8 +217,7 @@ def page_content(
     decisions: Iterable[Decision],
 ) -> PageContent:  # fmt: skip
     """
-    The content of the page; `name` is the policy's, `decisions` are the last ones, oldest
-    first.
+    Compose the page. `name` is the policy's; `decisions` are the last ones, oldest first.
     """
     rows = tuple((d.at, d.group, d.reason.value, d.message) for d in decisions)
     can_grow = _can_grow(observed, policy, decided)

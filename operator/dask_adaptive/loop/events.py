@@ -14,7 +14,7 @@ from dask_adaptive.model.plan import Outcome, Plan, SetPin
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import RecyclePast
 
-#: What has cost something, or is about to: people should look.
+#: Losses, and problems that people should look into.
 _WARNED = frozenset(
     {
         Reason.PIN_EXPIRED,
@@ -26,7 +26,7 @@ _WARNED = frozenset(
     }
 )
 
-#: Conditions that are told when they become bad, or good again.
+#: Conditions whose changes are reported as events.
 _TOLD = frozenset({st.READY, st.INJECTED, st.SCHEDULER_CONFIGURED, st.WATCHING})
 
 
@@ -40,7 +40,7 @@ def events_of_outcomes(outcomes: Sequence[Outcome]) -> Iterator[Event]:
         if isinstance(action, SetPin) and reason is Reason.INVALID_ANNOTATION:
             yield Event(EventType.WARNING, reason, message, worker)
         elif outcome.done and reason is Reason.RECYCLE_ABORTED:
-            continue  # `events_of_aborts` tells it, with or without such an action
+            continue  # `events_of_aborts` reports it, with or without such an action
         elif outcome.done:
             yield Event(kind, reason, action.message, worker, doing=doing(action))
         else:
@@ -49,7 +49,7 @@ def events_of_outcomes(outcomes: Sequence[Outcome]) -> Iterator[Event]:
 
 
 def events_of_notes(observed: ObservedCluster) -> Iterator[Event]:
-    """Events in the scheduler; each is about one worker, or the policy."""
+    """Turn the scheduler's notes into events; each is about one worker, or the policy."""
     notes = observed.scheduler.notes
     if not notes:
         return
@@ -63,7 +63,7 @@ def events_of_notes(observed: ObservedCluster) -> Iterator[Event]:
 
 
 def events_of_annotations(observed: ObservedCluster) -> Iterator[Event]:
-    """Annotations that can't be read: told as long as they stand."""
+    """Report unreadable annotations for as long as they exist."""
     for group in observed.groups:
         for worker in group.workers:
             if problem := worker.platform.annotation_problem:
@@ -71,14 +71,14 @@ def events_of_annotations(observed: ObservedCluster) -> Iterator[Event]:
 
 
 def events_of_aborts(now: RecyclePast, before: RecyclePast) -> Iterator[Event]:
-    """Workers that serve on because their replacements did not come."""
+    """Report workers that stay because their replacements did not come."""
     for worker, (until, why) in sorted(now.aborted.items()):
         if before.aborted.get(worker, (0.0, ""))[0] != until:
             yield Event(EventType.WARNING, Reason.RECYCLE_ABORTED, why, worker)
 
 
 def events_of_advice(decided: Plan) -> Iterator[Event]:
-    """In Advise mode: what would have been done."""
+    """Report the actions that Advise mode did not carry out."""
     for action in decided.advice:
         yield Event(
             EventType.NORMAL, action.reason, action.message, about(action), True, doing(action)
@@ -86,12 +86,12 @@ def events_of_advice(decided: Plan) -> Iterator[Event]:
 
 
 def events_of_conditions(now: Status, before: Status | None) -> Iterator[Event]:
-    """A condition that has become bad, or good again."""
+    """Report conditions that have turned bad, or good again."""
     old = {c.type: c for c in before.conditions} if before else {}
     for condition in now.conditions:
         was = old.get(condition.type)
         if condition.type not in _TOLD and not _is_of_storm(condition, was):
-            continue  # these say it all; more events would say the same thing again
+            continue  # other conditions repeat what actions' events already report
         if was is not None and (was.status, was.reason) == (condition.status, condition.reason):
             continue
         if condition.status is False:

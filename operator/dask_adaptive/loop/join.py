@@ -1,6 +1,6 @@
 """
-Join what the platform knows with what the scheduler knows: one `ObservedCluster`, with the Dask
-workers in pods that are being deleted. Pure.
+Joins the platform's view and the scheduler's into one `ObservedCluster`, and finds the Dask workers
+in pods that are being deleted. Pure.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ _PROCESS_SUFFIX = re.compile(r"-\d+$")
 def owner(
     process: SchedulerWorker, names: Collection[str], by_address: Mapping[str, str]
 ) -> str | None:
-    """The platform's worker that a Dask worker runs in: by name, by stem, by address, or None."""
+    """Find the worker that a Dask worker runs in: by name, stem or address, else None."""
     return named(process.name, names) or by_address.get(host(process))
 
 
 def named(dask_name: str, names: Collection[str]) -> str | None:
-    """The platform's worker that a Dask worker is named after."""
+    """Find the platform's worker that a Dask worker is named after."""
     if dask_name in names:
         return dask_name
     stem = _PROCESS_SUFFIX.sub("", dask_name)
@@ -60,7 +60,7 @@ def host(process: SchedulerWorker) -> str:
     return address.rpartition("//")[2].rpartition(":")[0].strip("[]")
 
 
-#: What is said of a process in such a pod until the scheduler says more.
+#: Message for a process in such a pod until the scheduler reports more.
 _UNTOLD = "the scheduler has not been informed yet"
 
 PENDING, SERVING, CLOSING, DELETING = Pending(), Serving(), Closing(), Deleting()
@@ -79,8 +79,8 @@ def find_terminating(
     Match Dask workers to the pods that are being deleted.
 
     Returns:
-        The endings, with the Dask workers that are still connected and what the scheduler knows of
-        their time; and all processes, those in such pods marked as terminating.
+        The terminating pods, each with its connected Dask workers and the time that the scheduler
+        gives them; and all processes, those in such pods marked as terminating.
     """
     processes = scheduler.workers
     if not view.terminating:
@@ -131,14 +131,13 @@ def join(
     Match Dask workers to the platform's workers.
 
     By name first; then by name less the process number; then by address (workers started without
-    `--name` have their address as name). What matches nothing is a stranger: it is counted in the
-    load, and never touched.
+    `--name` have their address as name). A Dask worker without a match is a stranger: it counts for
+    the load, and is never touched.
 
-    A process that is about to end is neither: its worker waits for the next one, which comes by
-    itself.
+    A terminating process is neither: its worker waits for the next process, which starts by itself.
 
     Args:
-        joined: Of the joins of this cluster before; it makes no difference to the result.
+        joined: Cache of earlier joins of this cluster; it does not affect the result.
     """
     joined = joined or JoinedWorkers()
     terminating, seen = find_terminating(view, scheduler)
@@ -158,8 +157,8 @@ Processes = Sequence[SchedulerWorker]
 
 class JoinedWorkers:
     """
-    The workers of one cluster as they were joined last: one whose parts are the same objects is the
-    same object again, by which those who look at all workers know that there is nothing to do.
+    Cache of one cluster's joined workers. A worker whose parts have not changed stays the same
+    object, so that later stages can skip it by identity.
     """
 
     def __init__(self) -> None:
@@ -172,7 +171,7 @@ class JoinedWorkers:
         self, workers: tuple[PlatformWorker, ...], processes: Processes,
         terminating: Sequence[TerminatingPod],
     ) -> Mapping[str, Sequence[ObservedWorker]]:  # fmt: skip
-        """The workers of each group, in the order of the platform."""
+        """Return the workers of each group, in the order of the platform."""
         ending = [p for p in processes if p.terminating]
         is_calm = not terminating and not ending
         before, self._parts = self._parts, None  # until all are joined
@@ -187,7 +186,7 @@ class JoinedWorkers:
     def _has_replaced(
         self, known: object, before: Processes, workers: object, processes: Processes
     ) -> bool:
-        """Join those anew whose processes have changed, if that is all that has."""
+        """Re-join only workers with changed processes, if nothing else has changed."""
         changed = [(a, b) for a, b in zip(before, processes, strict=False) if a is not b]
         is_alike = all(a.name == b.name and a.address == b.address for a, b in changed)
         if known is not workers or not is_alike or len(before) != len(processes):
@@ -226,7 +225,7 @@ class JoinedWorkers:
                 if worker.pod in pods:  # the next pod is on its way, and on another machine
                     placed = replace(worker, node="", node_terminating="")
                 joined = _joined(placed, mine, messages.get(name, ""))
-                # What is about to end is never the same, so that it is made anew afterwards.
+                # A terminating worker is never cached, so that it is re-joined afterwards.
                 known = worker, (NOBODY,) if is_going else mine, joined
             self._made[name] = known
 
@@ -240,7 +239,7 @@ def _terminating_messages(
     terminating: Iterable[TerminatingPod],
     processes: Sequence[SchedulerWorker],
 ) -> Mapping[str, str]:
-    """By worker: the reason for which its terminating processes have not ended yet."""
+    """Return by worker why its terminating processes have not ended yet."""
     if not processes:
         return {}
     names = {w.name for w in workers}
@@ -270,7 +269,7 @@ def _lifecycle_of(
 
 
 def _joined(worker: PlatformWorker, processes: Processes, terminating: str = "") -> ObservedWorker:
-    # Of a new operator all workers go through here, nearly all with one process: be quick.
+    # A new operator joins all workers here, nearly all with one process: be quick.
     alone = len(processes) == 1 and len(processes[0].pins) < 2
     return ObservedWorker(
         worker.name,
@@ -282,7 +281,7 @@ def _joined(worker: PlatformWorker, processes: Processes, terminating: str = "")
 
 
 def _as_one(processes: Sequence[SchedulerWorker]) -> SchedulerWorker:
-    """Several processes of one worker, which come and go together."""
+    """Merge the processes of one worker, which come and go together."""
     if not processes:
         return NOBODY
     return SchedulerWorker(
@@ -317,7 +316,7 @@ def _texts_of(texts: Iterable[str]) -> str:
 
 
 def highest(uses: Iterable[Use]) -> Use:
-    """Of several processes in one pod the highest of each: the pod is replaced as a whole."""
+    """Take the highest figures of a pod's processes: the pod is replaced as a whole."""
     distinct = [use for use in uses if use is not UNUSED]
     if len(distinct) < 2:
         return distinct[0] if distinct else UNUSED
@@ -333,7 +332,7 @@ def _leaving(processes: Sequence[SchedulerWorker]) -> Leaving:
 
 
 def _distinct(pins: Iterable[tuple[Pin, ...]]) -> tuple[Pin, ...]:
-    """Pins of all processes, one of each owner: the longest."""
+    """Merge the pins of all processes: the longest of each owner."""
     longest: dict[tuple[str, str], Pin] = {}
     for pin in (p for each in pins for p in each):
         known = longest.get((pin.source, pin.owner))

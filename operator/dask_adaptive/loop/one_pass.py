@@ -35,17 +35,17 @@ from dask_adaptive.planner.memory import heard, remember
 from dask_adaptive.planner.plan import plan
 from dask_adaptive.planner.quotas import with_walltimes
 
-#: The time between passes where nobody tells of changes: of a scheduler without the agent or that
-#: does not answer, of quotas, or that what was done did not come about.
+#: Interval of passes while changes are not reported: the scheduler has no agent or does not answer,
+#: a ResourceQuota limits the group, or actions may have failed silently.
 POLL_S = 5.0
 
 #: The shortest time between two passes.
 SHORTEST_S = 0.5
 
-#: Figures that move with the load are written at most once in so long, in seconds.
+#: Shortest time between two writes of figures that move with the load.
 STATUS_EVERY_S = 10.0
 
-#: They wait for so long for what is about to be decided of them.
+#: Figures wait this long, to be written together with the decision that follows from them.
 STATUS_AFTER_S = 5.0
 
 NO_STATUS = Status()
@@ -59,8 +59,8 @@ class PassResult:
     plan: Plan
     outcomes: tuple[Outcome, ...]
     status: Status
-    again_in_s: float  # when the next pass should be, if nothing happens before
-    policy: Policy  # as it was read, with a number wherever `Auto` stands
+    again_in_s: float  # until the next pass, if nothing happens before
+    policy: Policy  # with a number for each `Auto`
 
 
 class ClusterLoop:
@@ -68,10 +68,10 @@ class ClusterLoop:
     The passes over one cluster. Not reentrant: one pass at a time.
 
     Args:
-        before: The policy's status as an earlier process has left it. Workers that it had on their
-            way out explain, once they are missing, why `replicas` is too high; what it replaced
-            within the hour counts for `maxPerHour`.
-        name: Of the policy, for people; empty: the cluster's.
+        before: The policy's status as an earlier process left it. Its leaving workers explain,
+            once they are gone, why `replicas` is too high; its replacements of the last hour count
+            for `maxPerHour`.
+        name: Name of the policy, for people; empty: the cluster's.
     """
 
     def __init__(
@@ -81,19 +81,19 @@ class ClusterLoop:
         groups = {
             group: GroupPast(arrival_s=known.start_s, starts=(known.start_s,))
             for group, known in before.idle_times.items()
-            if known.start_s != READY_S  # else it may not have been measured
+            if known.start_s != READY_S  # that is the default, not a measurement
         }
         recycle = RecyclePast(totals=before.recycles)
         self._past = Past(leaving=frozenset(before.leaving), groups=groups, recycle=recycle)
         self._calendar, self._joined = Calendar(before.recent), JoinedWorkers()
-        self._status: Status | None = None  # as it was told last
+        self._status: Status | None = None  # as last written
         self._status_at = 0.0
         self._unwritten = NO_STATUS
-        self._status_due_at = math.inf  # when that is to be written, if it was held back
+        self._status_due_at = math.inf  # when to write it, if it was held back
         self._reported = frozenset[Event]()
         self._attempts = Attempts(ports.clock)
-        self._unanswered = 0  # questions in a row that the scheduler did not answer
-        self._late: tuple[Note, ...] = ()  # heard while looking once more
+        self._unanswered = 0  # consecutive requests that the scheduler did not answer
+        self._late: tuple[Note, ...] = ()  # from the second look before a deletion
         self._chronicle = DecisionHistory(before.last_decision)
 
     async def one_pass(self, policy: Policy, generation: int = 0) -> PassResult:
@@ -140,7 +140,7 @@ class ClusterLoop:
         return PassResult(observed, decided, outcomes, status, again_in_s, policy)
 
     def claim_nothing(self) -> None:
-        """Withdraw this cluster's claim while no pass can tell what it needs."""
+        """Withdraw this cluster's budget claim while its needs are unknown."""
         self._ports.claim({})
 
     def _with_late(self, observed: ObservedCluster) -> ObservedCluster:
@@ -151,7 +151,7 @@ class ClusterLoop:
         return replace(observed, scheduler=replace(observed.scheduler, notes=notes))
 
     def _recall(self, view: PlatformView) -> None:
-        """Take over what an earlier process has begun, once there is a date to go by."""
+        """Take over the recycles of an earlier process, once the platform's date is known."""
         begun = self._calendar.begun(view, self._ports.clock())
         if begun:
             old = self._past.recycle
@@ -160,9 +160,8 @@ class ClusterLoop:
 
     async def _limit(self, observed: ObservedCluster, decided: Plan) -> str:
         """
-        Tell the agent how long workers may go on: after what was done, because one that has been
-        retired needs the place of a stopped one no more. Returns what kept it from hearing; the
-        next pass tells it again.
+        Send the limits of workers to the agent, after the actions: a worker that was just retired
+        no longer uses a cordon slot. Returns the error, if any; the next pass sends them again.
         """
         if not _is_ours(observed):
             return ""
@@ -173,7 +172,7 @@ class ClusterLoop:
         return ""
 
     async def _ask_scheduler(self, view: PlatformView, policy: Policy) -> ObservedScheduler:
-        # A cluster that is not there, or not ours, is not even asked.
+        # Do not contact the scheduler of a cluster that is missing or not ours.
         if not view.found:
             return ObservedScheduler(Reason.CLUSTER_NOT_FOUND, "there is no cluster to ask")
         if view.conflict:
@@ -187,14 +186,14 @@ class ClusterLoop:
         async def look_again(action: DeleteCluster) -> bool:
             view = await self._ports.platform.look()
             observed = join(self._key, view, await self._ask_scheduler(view, policy))
-            self._late = (*self._late, *observed.scheduler.notes)  # each is heard only once
+            self._late = (*self._late, *observed.scheduler.notes)  # each comes only once
             again = deletion(observed, policy)
             return again is not None and again.uid == action.uid
 
         return look_again
 
     async def _announce(self, observed: ObservedCluster, policy: Policy, decided: Plan) -> None:
-        """For shuffles that are about to begin, and the page: nothing depends on it here."""
+        """Send expected workers and the page to the scheduler. Failures are ignored."""
         if not _is_ours(observed):
             return
         recent = self._chronicle.recent
@@ -210,11 +209,11 @@ class ClusterLoop:
         outcomes: tuple[Outcome, ...],
         once: Iterable[Event],
     ) -> None:
-        """Tell people of what is new: an unchanged world causes no call."""
+        """Report new events and the status; an unchanged world causes no call."""
         happened = frozenset(events_of_outcomes(outcomes))
         happened |= {*events_of_advice(decided), *events_of_annotations(observed)}
         new = sorted(happened - self._reported, key=lambda e: (e.worker, e.reason.value, e.message))
-        noted = events_of_notes(observed)  # each comes only once, and may well say the same again
+        noted = events_of_notes(observed)  # each comes only once; equal ones are separate news
         news = (*events_of_conditions(status, self._status), *new, *noted, *once)
         await self._ports.reporter.tell(news)
         self._reported = happened
@@ -231,13 +230,13 @@ class ClusterLoop:
     def _due_at(self, status: Status) -> float:
         if status == self._status:
             return math.inf
-        if self._status is None or not write_throttle(status, self._status):
+        if self._status is None or not only_figures_changed(status, self._status):
             return -math.inf
         soon = self._ports.clock() + STATUS_AFTER_S
         return min(self._status_due_at, max(soon, self._status_at + STATUS_EVERY_S))
 
     async def flush(self) -> None:
-        """Write the figures and decisions that wait for others: this process stops."""
+        """Write pending figures and decisions before this process stops."""
         if self._status_due_at < math.inf:
             with contextlib.suppress(PlatformError):
                 await self._write_status()
@@ -249,14 +248,14 @@ def _is_ours(observed: ObservedCluster) -> bool:
 
 
 def _claims(decided: Plan, policy: Policy) -> dict[str, Claimed]:
-    """Nothing of a cluster whose number stays as it is, whatever it needs."""
+    """Return the budget claim of each group; none unless the mode is Auto."""
     if policy.mode is not Mode.AUTO:
         return {}
     return {g.group: g.claim for g in decided.groups if g.claim is not None}
 
 
 def _next(observed: ObservedCluster, outcomes: tuple[Outcome, ...]) -> float:
-    """Seconds until another look is worth it, because not all that may change is told."""
+    """Return seconds until the next poll; infinite if every change is reported."""
     is_blind = not observed.scheduler.is_connected
     is_limited = any(g.room for g in observed.groups)
     if outcomes or is_blind or is_limited:
@@ -264,18 +263,18 @@ def _next(observed: ObservedCluster, outcomes: tuple[Outcome, ...]) -> float:
     return math.inf
 
 
-def write_throttle(new: Status, old: Status) -> bool:
+def only_figures_changed(new: Status, old: Status) -> bool:
     """
-    Whether nobody has begun to leave or to be replaced, and no condition has turned. Figures of
-    workers that were asked for come with them, if they come soon.
+    True unless a worker has begun to leave or to be replaced, or a condition has turned. Such a
+    status may wait, so that figures of requested workers are written together with their arrival.
     """
     return set(_pressing(new)) <= set(_pressing(old)) and _milestones(new) == _milestones(old)
 
 
 def _pressing(status: Status) -> Iterator[object]:
     """
-    What has to be told as soon as it is there; that it is no more can wait. Workers on their way
-    out are by their absence why `replicas` is too high, to an operator that comes after this one.
+    Yield entries whose appearance is urgent and whose disappearance is not. A later operator needs
+    the leaving workers: once gone, they explain why `replicas` is too high.
     """
     for row in status.workers:
         if row.state in {"Due", "Surging"}:

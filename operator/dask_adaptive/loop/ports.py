@@ -1,4 +1,4 @@
-"""The edges of the loop: all that has side effects, as protocols bound to one cluster each."""
+"""Declares the side effects of the loop as protocols, each bound to one cluster."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dask_adaptive.model.recycle import Limits
 
 class PlatformError(Exception):
     """
-    The platform did not do what was asked; a later pass tries again, not before `retry_after_s`.
+    A request to the platform failed; a later pass retries, no sooner than `retry_after_s`.
     """
 
     def __init__(self, message: str, *, retry_after_s: float = 0.0) -> None:
@@ -30,26 +30,26 @@ class PlatformUnread(PlatformError):
 
 
 class LinkError(Exception):
-    """The scheduler did not answer, or not as expected; nothing may be assumed of its workers."""
+    """The scheduler gave no answer, or no valid one; assume nothing about its workers."""
 
     reason = Reason.SCHEDULER_UNREACHABLE
 
 
 class AgentInvalid(LinkError):
-    """It answered something else than it may: nothing of that is used."""
+    """The answer breaks the protocol; none of it is used."""
 
     reason = Reason.AGENT_INVALID
 
 
 class TlsFailed(LinkError):
-    """Certificates are missing, wrong or out of date, or the scheduler speaks no TLS."""
+    """Certificates are missing, invalid or expired, or the scheduler does not speak TLS."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Certificates of a client for a scheduler that takes TLS only, as PEM."""
+    """Client certificates for a scheduler that accepts only TLS, as PEM."""
 
-    ca: str  # who signs the scheduler's certificate
+    ca: str  # the authority that signs the scheduler's certificate
     certificate: str
     key: str = field(repr=False)
 
@@ -58,14 +58,14 @@ class Platform(Protocol):
     """The platform of the workers: Kubernetes, or this machine."""
 
     async def look(self) -> PlatformView:
-        """Read all that is known of the cluster. Raises `PlatformError`."""
+        """Read the cluster's state. Raises `PlatformError`."""
 
     async def set_replicas(self, group: str, replicas: int) -> None:
         """
         Set a group's `replicas` through its scale subresource.
 
-        Refused (`PlatformError`) where more workers than that exist at this moment, whatever was
-        seen before: the platform's own operator would choose whom to close.
+        Raises `PlatformError` if more workers exist at this moment: the platform's own operator
+        would choose which of them to close.
         """
 
     async def delete_worker(self, worker: str, uid: str) -> None:
@@ -96,7 +96,7 @@ class Retired:
 class PageContent:
     """The operator's decisions on the dashboard's page."""
 
-    policy: str = ""  # its name; empty: nothing is told
+    policy: str = ""  # its name; empty: there is no page
     message: str = ""  # of the last plan
     workers: tuple[tuple[str, str], ...] = ()  # Dask name, sentence: planned to leave, or held
     decisions: tuple[tuple[float, str, str, str], ...] = ()  # at (epoch), group, reason, message
@@ -105,21 +105,20 @@ class PageContent:
 
 
 class SchedulerLink(Protocol):
-    """The one who talks to the scheduler. A scheduler that does not answer in time: `LinkError`."""
+    """The connection to one scheduler. Raises `LinkError` if it does not answer in time."""
 
     async def observe(self, policy: Policy, *, meters: bool = False) -> ObservedScheduler:
         """
         Take a snapshot; never raises: a problem is part of the answer.
 
         Args:
-            meters: Quotas are to be judged: what they are measured by is wanted, too.
+            meters: Include the measurements that quotas need.
         """
 
     async def changed(self) -> None:
         """
-        Return when another look at the scheduler is worth it: something has changed there since the
-        last one that may change a plan, or it does not answer. Where nobody there can tell, after
-        some seconds. Never raises; may go on while other calls are made.
+        Wait until something has changed in the scheduler that may change a plan, or it does not
+        answer; without an agent, for some seconds. Never raises; other calls may run meanwhile.
         """
 
     async def retire(
@@ -127,30 +126,30 @@ class SchedulerLink(Protocol):
         over_pins: bool = False, ends: str = "",
     ) -> list[Retired]:  # fmt: skip
         """
-        Begin to drain Dask workers, or ask how far they are; idempotent.
+        Begin to drain Dask workers, or return their progress; idempotent.
 
         Args:
             over_pins: Pins of people and of code do not count.
-            ends: What we end if all are drained or gone: "processes", or with them their "names",
-                under which none comes then. The scheduler forgets them at once.
+            ends: What the caller removes once all are drained or gone: "processes", or also their
+                "names", which no later worker will have. The scheduler forgets them at once.
         """
 
     async def limit(self, limits: Limits) -> None:
-        """Say what workers may go on with; nothing is sent where nothing has changed."""
+        """Send the limits of workers, if they have changed."""
 
     async def announce(self, arriving: Sequence[Arriving], content: PageContent) -> None:
         """
-        Say what is on its way and what was decided, for shuffles that are about to begin and for
-        the page in the dashboard; nothing is sent where nothing has changed.
+        Send the expected workers, for shuffles that are about to begin, and the page of the
+        dashboard, if they have changed.
         """
 
     async def leave(self, names: Sequence[str], *, left_s: float, reason: Reason) -> list[Retired]:
         """
-        Say that the processes of Dask workers are about to end, or ask how far they are.
+        Announce that the processes of Dask workers will end, or return their progress.
 
         Args:
             names: Names or addresses.
-            left_s: Seconds until they end, whatever is still there.
+            left_s: Seconds until they end, drained or not.
         """
 
     async def cancel(self, names: Sequence[str]) -> list[Retired]:
@@ -160,7 +159,7 @@ class SchedulerLink(Protocol):
         """Hold Dask workers on behalf of a person's annotation."""
 
     async def unpin(self, names: Sequence[str]) -> None:
-        """Give up what `pin` claimed."""
+        """Release the pin that `pin` set."""
 
 
 class EventType(str, enum.Enum):
@@ -170,7 +169,7 @@ class EventType(str, enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened, once. `worker` empty: it is about the policy."""
+    """One event. With an empty `worker` it is about the policy."""
 
     type: EventType
     reason: Reason
@@ -188,7 +187,7 @@ class Reporter(Protocol):
     async def status(self, status: Status) -> None: ...
 
     async def tell(self, events: Sequence[Event]) -> None:
-        """Tell all that is new in one pass, if anything. What cannot be told is lost."""
+        """Post the new events of one pass. An event that cannot be posted is lost."""
 
     async def history(self, decisions: Sequence[Decision]) -> None:
         """Keep these decisions, oldest first; those kept before stay, `plan.KEPT` in all."""
@@ -199,8 +198,8 @@ class Ports:
     """
     Attributes:
         clock: Monotonic seconds.
-        claim: Reports how many workers each group needs, for what clusters share. What a group may
-            have comes with what the platform sees.
+        claim: Reports how many workers each group needs, for budgets that clusters share. The
+            platform's view returns each group's allowance.
     """
 
     platform: Platform

@@ -1,7 +1,7 @@
 """
-The status of a policy: it is reported as this value, written as its JSON (`codec.encode`), and read
-back by a fresh operator and by the command line (`codec.recover`). The CRD's schema is made from
-these declarations; each field's comment is its description there.
+Declares the status of a policy. `codec.encode` writes it as JSON; a new operator and the command
+line read it with `codec.recover`. The CRD's schema is made from these declarations; each field's
+comment is its description there.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ SCALING_LIMITED = "ScalingLimited"
 PAUSED = "Paused"
 WATCHING = "Watching"
 
-#: An end is told anew when it moves by more seconds than this; less is two clocks, or a renewal.
+#: An end that moves by fewer seconds stays as reported: two clocks differ, and leases are renewed.
 SLACK_S = 30.0
 
 
-#: Of a worker on its way out, as `WorkerRow.state` has it.
+#: Values of `WorkerRow.state` for leaving workers.
 LEAVING = frozenset({"Draining", "Drained", "Going"})
 
 #: The generation of an object's spec.
@@ -42,7 +42,7 @@ _TRUE_FALSE = one_of({"True": True, "False": False, "Unknown": None})
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One condition; who writes it adds when it became so, and of which spec it is."""
+    """One condition. `kube.status_json` adds the time of its last transition and the generation."""
 
     #: Name of the condition.
     type: str
@@ -65,8 +65,8 @@ class Condition:
 @dataclass(frozen=True, slots=True)
 class WorkerRow:
     """
-    A worker about which there is something to say: pinned, on its way out, pending, held, at a
-    quota. One that is busy, or idle for a short time, has no row: it is only counted.
+    A worker in a state worth reporting: pinned, leaving, pending, held, at a quota. Workers that
+    are busy or briefly idle have no row; they are only counted.
     """
 
     #: Name of the worker and of its Deployment.
@@ -81,8 +81,8 @@ class WorkerRow:
 @dataclass(frozen=True, slots=True)
 class HeldBy:
     """
-    One pin, and the workers that it holds. The end is that of the latest possible renewal, so that
-    a lease that is renewed every few seconds changes nothing here.
+    One pin, and the workers that it holds. Its end is that of the latest possible renewal, so that
+    renewing a lease every few seconds does not change the status.
     """
 
     #: shuffle, manual or client.
@@ -101,7 +101,7 @@ class HeldBy:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """Which pin it is: no two rows have the same."""
+        """Identity of the pin, unique among rows."""
         return self.source, self.owner, self.reason
 
     def names(self, most: int = 3) -> str:
@@ -138,7 +138,7 @@ class GroupRow:
 
     @property
     def idle(self) -> IdleTime | None:
-        """None: idleTimeout is not Auto, or nothing is known yet."""
+        """None if idleTimeout is not Auto, or not known yet."""
         if self.start_seconds is None or self.move_seconds is None:
             return None
         return IdleTime(self.start_seconds, self.move_seconds)
@@ -162,8 +162,8 @@ class SchedulerRow:
 @dataclass(frozen=True, slots=True)
 class Status:
     """
-    One cluster as its policy reports it. Holds no number that changes by itself as time passes,
-    so that two equal worlds give two equal values.
+    The status of one cluster. No field changes merely because time passes: equal worlds give equal
+    values.
     """
 
     #: The generation of the spec that the rest of the status describes.
@@ -230,7 +230,7 @@ class Status:
 
     @property
     def recycles(self) -> dict[Reason, int]:
-        """Recycles begun, by those reasons that this version knows."""
+        """Recycles begun, by reasons that this version knows."""
         known = {reason.value: reason for reason in Reason}
         return {known[word]: n for word, n in self.recycled.items() if word in known}
 
@@ -241,5 +241,5 @@ class Status:
 
 
 def steady(until: float, reported: float | None) -> float:
-    """An end as it was told, unless it has really moved."""
+    """Keep the reported end, unless it has really moved."""
     return reported if reported is not None and abs(until - reported) < SLACK_S else until

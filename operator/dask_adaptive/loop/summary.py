@@ -1,6 +1,6 @@
 """
-Renders a pass as a `Status`; restores what a fresh operator needs of it; lists pins and the workers
-that they hold, for the status and for metrics. Pure.
+Renders a pass as a `Status`; lists pins and the workers that they hold, for the status and metrics.
+Pure.
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ from dask_adaptive.planner.context import IdleTime, scaled_groups
 from dask_adaptive.planner.groups import GroupWorkers, sort_workers
 from dask_adaptive.planner.plan import count_blockers
 
-#: What one status holds of each: an object of the API server should stay small. Rows are those of
-#: workers, and of pins.
+#: Entries in one status, because API objects should stay small. Rows are those of workers and pins.
 MAX_ROWS, MAX_GROUPS, MAX_RECENT = 100, 50, 200
 
 #: Workers that are named in the row of a pin.
@@ -41,17 +40,17 @@ MAX_NAMES = 10
 
 NONE: Mapping[Any, Any] = MappingProxyType({})
 
-#: Vetoes that are the normal life of a worker: counted, but worth no row.
+#: Everyday vetoes: counted, but without a row.
 USUAL = frozenset({Reason.BUSY, Reason.IDLE_GRACE})
 
 
 class Calendar:
     """
-    Puts instants of the monotonic clock on the calendar, each once: two readings of two clocks
-    differ by milliseconds each time, and an unchanged world shall give an unchanged status.
+    Converts instants of the monotonic clock to dates, each only once: repeated conversions differ
+    by milliseconds, and an unchanged world must give an unchanged status.
 
     Args:
-        recent: Seconds since 1970 at which recycles began, as an earlier process has told.
+        recent: Seconds since 1970 at which recycles began, from an earlier process's status.
     """
 
     def __init__(self, recent: Iterable[float] = ()) -> None:
@@ -72,7 +71,7 @@ class Calendar:
     def dates(
         self, begun: Iterable[float], observed: ObservedCluster, now: float
     ) -> tuple[float, ...]:
-        """The last of these instants in whole seconds since 1970, none of them in the future."""
+        """Return the last of these instants in whole seconds since 1970, never in the future."""
         if not observed.at:
             return ()
         self._at = {b: self._at.get(b) or float(math.floor(observed.at - (now - b))) for b in begun}
@@ -98,11 +97,11 @@ def status_of(
 
     Args:
         now: Seconds on the clock that stamped `before`.
-        before: What was told last; ends of pins that have not really moved stay as told.
-        recycled: How many replacements have begun, by reason.
-        recent: When those for quotas did within the hour: `Calendar.dates`.
-        unheard: Why the agent could not be told of limits; empty: it was.
-        generation: Of the spec that `policy` was read from.
+        before: The last status; ends of pins that have not really moved are kept from it.
+        recycled: Replacements begun, by reason.
+        recent: Dates of those for quotas within the last hour, from `Calendar.dates`.
+        unheard: Why limits could not be sent to the agent; empty: they were.
+        generation: Generation of the spec that `policy` was read from.
     """
     scheduler = observed.scheduler
     scaled = [group for group, _ in scaled_groups(observed, policy)]
@@ -173,8 +172,8 @@ def _rows(
     decided: Plan,
     outcomes: Sequence[Outcome],
 ) -> Iterator[WorkerRow]:
-    # What has just been done is told at once: an operator that dies before its next pass leaves in
-    # the status whose absence explains that `replicas` is too high.
+    # Report completed actions at once: if this operator dies before its next pass, the status still
+    # names the workers whose absence explains why `replicas` is too high.
     done = {about(o.action): o.action for o in outcomes if o.done}
     blocked = {b.worker: b for b in decided.blockers if b.reason not in USUAL}
     due = {r.worker: r for r in decided.replacing}
@@ -205,7 +204,7 @@ def _rows(
 
 
 def _is_usual(worker: ObservedWorker) -> bool:
-    """Nearly all are: one look at what `worker_row` would find nothing in."""
+    """Tell cheaply that `worker_row` would find nothing; this holds for nearly all workers."""
     platform, process = worker.platform, worker.process
     is_free = not process.pins and platform.manual_pin is None
     is_free = is_free and process.cordon is None and not platform.annotation_problem
@@ -223,7 +222,7 @@ def _in_order(groups: Sequence[GroupWorkers]) -> Iterator[ObservedWorker]:
 def _of_other_groups(
     observed: ObservedCluster, groups: Sequence[GroupWorkers], due: Mapping[str, Replacing]
 ) -> Iterator[ObservedWorker]:
-    """Nobody scales the other groups; their workers are replaced like any."""
+    """Yield the workers of unscaled groups that are to be replaced or are cordoned."""
     scaled = {workers.name for workers in groups}
     for group in observed.groups:
         if group.name not in scaled:
@@ -234,7 +233,7 @@ def _due(
     replacing: Replacing, worker: ObservedWorker, row: tuple[Reason, str] | None,
     blocker: Blocker | None,
 ) -> tuple[Reason, str]:  # fmt: skip
-    """A worker at a quota: the quota, and what holds it or what it waits for, if anything."""
+    """Return reason and message of a worker at a quota, with what delays its replacement."""
     if blocker is not None:
         row = (blocker.reason, blocker.message)
     if row is None:
@@ -248,11 +247,11 @@ def _due(
 
 def pins_of(observed: ObservedCluster, *, now: float) -> list[HeldBy]:
     """
-    Every pin that holds a worker of the cluster now, those of strangers included: all leases of one
-    owner for one reason. Those that hold most come first.
+    List the pins that hold workers of the cluster now, strangers included; the leases of one owner
+    for one reason are one pin. Sorted by the number of workers held.
 
     Args:
-        now: On the clock on which their ends are told.
+        now: Current time on the clock in which ends are returned.
     """
     at = observed.scheduler.at
     found = defaultdict[tuple[str, str, str], list[tuple[Pin, list[str]]]](list)
@@ -269,7 +268,7 @@ def pins_of(observed: ObservedCluster, *, now: float) -> list[HeldBy]:
 
 
 def _holding(observed: ObservedCluster) -> Iterable[tuple[Pin, list[str]]]:
-    """Each pin and the workers that it holds, by their Deployments' names where they have one."""
+    """Map each pin to its workers, named by their Deployments where they have one."""
     pinned = [process for process in observed.scheduler.workers if process.pins]
     if not pinned:
         return ()
@@ -290,10 +289,10 @@ def held_by(
     observed: ObservedCluster, before: Sequence[HeldBy], *, now: float
 ) -> tuple[HeldBy, ...]:
     """
-    The pins as rows of a status, in a stable order.
+    Render the pins as rows of a status, in a stable order.
 
     Args:
-        before: The rows told last: an end that has not really moved stays as it was told.
+        before: The last rows; ends that have not really moved are kept from them.
     """
     old = {row.key: row.until for row in before}
     return tuple(

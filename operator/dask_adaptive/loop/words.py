@@ -2,8 +2,7 @@
 Makes the sentences that several places show: about workers, actions and events, for status, events,
 `explain`, the page and the command line alike. Pure.
 
-The reason of a number or of a veto is a sentence of its rule in the planner; here it is only put
-into another one.
+Each rule of the planner returns its own message beside its reason; these are only inserted here.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from dask_adaptive.planner.leave import pinned
 #: Workers that one event names.
 NAMED = 3
 
-#: What an action does, and what could not be done: the worker's name follows.
+#: Verbs of an action that is done, and of one that failed; the worker's name follows.
 _VERBS = {
     "Retire": ("Retiring", "retire"),
     "Leave": ("Moving work off", "move work off"),
@@ -34,19 +33,19 @@ _VERBS = {
 
 
 def about(action: Action) -> str:
-    """The worker of an action, if it has one."""
+    """Return the worker of an action, or an empty string."""
     return "" if isinstance(action, SetReplicas | DeleteCluster) else action.worker
 
 
 def doing(action: Action) -> str:
-    """Such as: Retiring. The names of workers follow, then the reason."""
+    """Return a verb such as "Retiring"; names of workers follow, then the reason."""
     if isinstance(action, SetReplicas):
         return f"Setting {action.group} to {counted(action.replicas, 'replica')}"
     return _VERBS[type(action).__name__][0]
 
 
 def undone(outcome: Outcome) -> str:
-    """Such as: Cannot retire; or, where the scheduler has an objection: Keeping."""
+    """Return "Cannot retire" for a failure, "Keeping" for an objection of the scheduler."""
     action = outcome.action
     if outcome.reason is not Reason.ACTION_FAILED:
         kept = "Keeping the cluster" if isinstance(action, DeleteCluster) else "Keeping"
@@ -78,7 +77,7 @@ def sentence(events: Iterable[Event]) -> str:
 
 
 def why_leaving(worker: ObservedWorker) -> str:
-    """How far a worker is on its way out; empty: it is not on its way."""
+    """Return the progress of a leaving worker, or an empty string."""
     if worker.is_deleting:
         return "is being deleted"
     return worker.retiring.message or worker.retiring.word if worker.retiring else ""
@@ -112,7 +111,7 @@ def _row_of_unheld(worker: ObservedWorker, *, is_exposed: bool) -> tuple[Reason,
 
 
 def worker_state(worker: ObservedWorker) -> str:
-    """The state of a worker in one word: `WorkerRow.state`."""
+    """Return the value of `WorkerRow.state`."""
     if worker.is_deleting:
         return "Going"
     if not worker.is_connected:
@@ -157,5 +156,5 @@ ENDS: Mapping[str, str] = {
     "Free": "when it is no longer needed",
 }
 
-#: What stands for a `Reason` where there is none: nothing keeps this worker.
+#: Shown instead of a `Reason` for a worker that nothing keeps.
 FREE = "Free"

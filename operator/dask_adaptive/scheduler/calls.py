@@ -1,10 +1,10 @@
 """
-RPC to one scheduler, with a deadline and a limit of size on every call, as distributed's TCP comms
-talk (comm/tcp.py, comm/core.py and protocol/utils.py there): a message is frames with their lengths
-before them, the first one msgpack.
+Calls one scheduler, with a deadline and a size limit for each call, in the protocol of
+distributed's TCP comms (comm/tcp.py, comm/core.py, protocol/utils.py): a message is a list of
+frames, preceded by their lengths; the first one is msgpack.
 
-What arrives is bytes of somebody who runs other people's code: it is bounded, never unpickled and
-never decompressed, and frames but the first are dropped unread.
+Schedulers run other people's code: an answer is bounded, never unpickled and never decompressed,
+and all frames but the first are discarded unread.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from dask_adaptive_agent import wire
 
 A = TypeVar("A")
 
-#: Bytes that an answer may have, and so many more for each worker.
+#: Maximum bytes of an answer, and additional bytes for each worker.
 MOST_BYTES, MOST_BYTES_EACH = 2**20, 4096
 
-#: What reading an answer may raise: of text that is no UTF-8, `UnicodeDecodeError`.
+#: Errors while reading an answer; text that is not UTF-8 raises `UnicodeDecodeError`.
 BAD_DATA = msgspec.MsgspecError, ArithmeticError, LookupError, RecursionError, TypeError, ValueError
 
-#: Characters of what a scheduler says of an error.
+#: Characters kept of a scheduler's error message.
 LONGEST = 500
 
 
-#: What we offer: no compression, so that nobody sends any.
+#: Our handshake: offers no compression.
 _HANDSHAKE = {"compression": None, "python": (3, 9), "pickle-protocol": 4}
 
-#: Frames of one message; an answer has one, an error some more.
+#: Maximum frames of a message; an answer has one, an error some more.
 _MOST_FRAMES = 1_000
 
-#: Bytes of a handshake.
+#: Maximum bytes of a handshake.
 _MOST_HANDSHAKE = 10_000
 
 
 class Comm:
-    """An open connection: one question and its answer at a time."""
+    """An open connection for one request and its answer at a time."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
@@ -54,7 +54,7 @@ class Comm:
     async def connect(cls, host: str, port: int, context: ssl.SSLContext | None) -> Comm:
         """
         Raises:
-            OSError: Among them `ssl.SSLError`, and `ConnectionError` where somebody else listens.
+            OSError: Includes `ssl.SSLError`; `ConnectionError` if another kind of server listens.
         """
         comm = cls(*await asyncio.open_connection(host, port, ssl=context))
         try:
@@ -71,7 +71,7 @@ class Comm:
 
     async def ask(self, message: Mapping[str, Any], most: int) -> bytes:
         """
-        Send a message; returns the first frame of the answer, of at most so many bytes.
+        Send a message; return the first frame of the answer, which has at most `most` bytes.
 
         Raises:
             OSError: It closed the connection.
@@ -82,7 +82,7 @@ class Comm:
         return await self.read(most)
 
     async def read(self, most: int, wrong: type[Exception] = ValueError) -> bytes:
-        # The first number is what TCP comms read in one go: of no use here.
+        # The first number is the total length, which is not needed here.
         _, count = struct.unpack("<QQ", await self._exactly(16))
         if not 0 < count <= _MOST_FRAMES:
             raise wrong(f"a message of {count} frames")
@@ -118,8 +118,8 @@ class _Failure(TypedDict, total=False):
 
 def lenient(*messages: Any) -> Any:
     """
-    A type of answer with all keys of these messages, none of them required: agents of other
-    versions send other ones, and who needs a key finds out.
+    Make a type with the keys of these messages, none of them required: agents of other versions
+    send other keys, and readers check the ones they need.
     """
     keys = {key: of for one in messages for key, of in get_type_hints(one).items()}
     make: Any = TypedDict  # at run time, which type checkers do not know
@@ -130,19 +130,18 @@ class SchedulerCalls:
     """
     One scheduler's RPC port.
 
-    A scheduler runs other people's code and must not be able to run it here, or to stop us: an
-    answer is read into the type that it should have, nothing in it is unpickled, and one that is
-    too large or something else is an error.
+    A scheduler runs other people's code and must not be able to run it here, or to stop us: answers
+    are decoded into their expected types and never unpickled; oversized or other data is an error.
 
     Args:
         address: As Dask writes it, e.g. `tcp://10.0.0.7:8786`.
-        tls: What a scheduler with a `tls://` address is shown.
-        timeout_s: For each call, connecting included.
-        workers: How many there are: answers may be as long.
+        tls: Certificates for a `tls://` address.
+        timeout_s: Deadline of each call, connecting included.
+        workers: Returns the number of workers, which bounds the size of answers.
 
     Raises:
         TlsFailed: `tls` can't be used.
-        LinkError: There is no way to talk to such an address.
+        LinkError: The address has an unsupported protocol.
     """
 
     def __init__(
@@ -163,14 +162,14 @@ class SchedulerCalls:
         self, op: str, answer: type[A], *, longer_s: float = 0.0, **arguments: Any
     ) -> A | None:
         """
-        Call one handler; None is what a scheduler answers that has no such handler.
+        Call one handler; returns None if the scheduler has no such handler.
 
         Args:
-            answer: What its answer is read into; keys that are not declared are skipped.
-            longer_s: The handler itself takes up to so much more time.
+            answer: Type of the answer; undeclared keys are skipped.
+            longer_s: Additional time that the handler itself may take.
 
         Raises:
-            AgentInvalid: The answer is something else, or too large.
+            AgentInvalid: The answer has another type, or is too large.
             LinkError: No answer in time, connection refused, or the handler raised.
         """
         timeout_s = self._timeout_s + longer_s
@@ -199,7 +198,7 @@ class SchedulerCalls:
         try:
             frame = await comm.ask(message, MOST_BYTES + MOST_BYTES_EACH * self._workers())
         except BaseException:
-            comm.abort()  # an answer that comes later would be taken for the next one
+            comm.abort()  # a late answer would be taken for the next one
             raise
         self._idle.append(comm)
         return frame
@@ -221,12 +220,12 @@ class SchedulerCalls:
 
 
 def _context(tls: Tls) -> ssl.SSLContext:
-    """A context like that of Dask's own clients: any certificate of the authority is trusted."""
+    """Make a context as Dask's own clients do: it trusts any certificate of the authority."""
     try:
         context = ssl.create_default_context(cadata=tls.ca)
         context.check_hostname = False
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-        with tempfile.NamedTemporaryFile("w") as file:  # from a file alone, says the ssl module
+        with tempfile.NamedTemporaryFile("w") as file:  # the ssl module reads only files
             file.write(f"{tls.certificate}\n{tls.key}")
             file.flush()
             context.load_cert_chain(file.name, password="")
@@ -238,8 +237,8 @@ def _context(tls: Tls) -> ssl.SSLContext:
     return context
 
 
-#: What OpenSSL says, by either side, and what to do. A scheduler's refusal of our certificate comes
-#: as an alert after the handshake (TLS 1.3).
+#: Errors of OpenSSL on either side, with a fix. A scheduler that refuses our certificate sends an
+#: alert after the handshake (TLS 1.3).
 _TLS_ERRORS = (
     ("WRONG_VERSION_NUMBER", "it speaks no TLS: let it, or set spec.scheduler.protocol to tcp"),
     ("CERTIFICATE_VERIFY_FAILED", "its certificate is no good: {}; renew it, or mend ca.crt"),
@@ -248,7 +247,7 @@ _TLS_ERRORS = (
 
 
 def _unreached(address: str, exc: OSError) -> LinkError:
-    """The reason for which a scheduler was not reached, and the fix where one is known."""
+    """Explain why a scheduler was not reached, with a fix if one is known."""
     said = str(exc) or type(exc).__name__
     for sign, words in _TLS_ERRORS if isinstance(exc, ssl.SSLError) else ():
         if sign in said:

@@ -1,4 +1,4 @@
-"""The link to one scheduler, through the agent that it has or takes. And a link that only reads."""
+"""Links to a scheduler through its agent: one that attaches and governs it, one that only reads."""
 
 from __future__ import annotations
 
@@ -33,28 +33,28 @@ from dask_adaptive.scheduler.sent import (
 from dask_adaptive.scheduler.snapshot import ANSWER, NoteReader, SnapshotReader
 from dask_adaptive_agent import importer, wire
 
-#: How long to wait before a scheduler without the agent is asked for it again.
+#: Wait before the next attempt to attach the agent.
 RETRY_S = 30.0
 
-#: How long to wait for news at a time. A scheduler that is silent is noticed as much later.
+#: Length of one wait for news. A silent scheduler is noticed that much later.
 WAIT_S = 25.0
 
-#: An agent that is waited for has its say so often, at the latest: a wait and its deadline.
+#: Longest time without an answer while waiting for news: a wait and its deadline.
 LATEST_S = WAIT_S + 8.0
 
-#: How often it is worth a look where nobody there tells of changes.
+#: Polling interval of a scheduler whose agent does not report changes.
 POLL_S = 5.0
 
-#: An answer to a wait is as good as one to a question for so long, unless we did something since.
+#: How long the answer to a wait replaces a new request, unless we have acted since.
 FRESH_S = 0.5
 
-#: All is asked for so often, and not just what has changed.
+#: Interval of complete snapshots; in between only changes are sent.
 WHOLE_S = 60.0
 
-#: Whoever only looks has memory for the answers of so many workers.
+#: Workers for which a read-only link reserves memory.
 MANY = 20_000
 
-#: What answers are read into.
+#: Types of answers.
 _HELLO, _DONE, _RETIRED = lenient(wire.HelloAnswer), lenient(wire.Message), wire.RetireAnswer
 
 #: How the agent gets into a scheduler.
@@ -64,7 +64,7 @@ WAYS = (
     " or preload dask_adaptive_agent.preload yourself"
 )
 
-#: What the agent's vetoes are called in plans, conditions and events.
+#: Reasons for the agent's vetoes.
 VETOES = {
     wire.V_PINNED: Reason.PINNED,
     wire.V_BUSY: Reason.BUSY,
@@ -75,11 +75,11 @@ VETOES = {
 
 
 class AgentGone(LinkError):
-    """The scheduler answers, its agent does not: it has been restarted without one."""
+    """The scheduler answers without its agent: it was restarted without one."""
 
 
 class NoAgent(LinkError):
-    """The scheduler has no agent that we understand, and was given none."""
+    """The scheduler has no compatible agent, and none was attached."""
 
     def __init__(self, reason: Reason, message: str) -> None:
         super().__init__(message)
@@ -88,19 +88,19 @@ class NoAgent(LinkError):
 
 @dataclass
 class _Agent:
-    """One agent that has said hello, and what it was told."""
+    """One agent that has answered hello, and the messages sent to it."""
 
     hello: Mapping[str, Any]
     reader: SnapshotReader
     settings: Mapping[str, Any] | None = None
     limits: SentLimits | None = None
     plans: SentPlans = NOTHING
-    lapses: int = 0  # how often its lease had ended when it was told that
-    query: Mapping[str, Any] | None = None  # what it was asked for last
-    whole_at: float = -math.inf  # when it was last asked for all of it
+    lapses: int = 0  # its count of expired leases at that time
+    query: Mapping[str, Any] | None = None  # the last request to observe
+    whole_at: float = -math.inf  # when the last complete snapshot was requested
     heard_at: float = -math.inf  # when it last answered a wait
-    answered_at: float = -math.inf  # when it last said what has changed, or that nothing has
-    silence_s: float = 0.0  # the longest without such a word since the last observation
+    answered_at: float = -math.inf  # when it last reported changes, or none
+    silence_s: float = 0.0  # longest time between such reports since the last observation
 
     def answered(self, at: float) -> None:
         self.silence_s = max(self.silence_s, at - self.answered_at)
@@ -115,13 +115,13 @@ class _Agent:
 
 class Link:
     """
-    A `SchedulerLink` that finds out by itself how the scheduler can be talked to. A scheduler that
-    was restarted, with or without the agent, is noticed at the next observation.
+    A `SchedulerLink` that finds or attaches the agent. It notices a restarted scheduler, with or
+    without the agent, at the next observation.
 
     Args:
-        attach: Whether the agent may be put into a scheduler that runs without it.
-        governs: Whether observing configures the agent and renews its lease; see `connect`.
-        clock: Seconds that never go backwards; ends that were told count down on it.
+        attach: True if the agent may be attached to a running scheduler.
+        governs: True if observing configures the agent and renews its lease; see `connect`.
+        clock: Monotonic seconds; remaining times count down on it.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class Link:
         if agent is None or not agent.reader.version:
             await asyncio.sleep(POLL_S)
             return
-        # What is wrong is found out, and told, by the next `observe`.
+        # The next `observe` finds and reports the problem.
         with contextlib.suppress(LinkError, KeyError):
             while agent is self._peer and not await self._hears(agent):
                 pass
@@ -166,8 +166,8 @@ class Link:
         self, names: Sequence[str], policy: Policy, reason: Reason, *, busy_ok: bool = False,
         over_pins: bool = False, ends: str = "",
     ) -> list[Retired]:  # fmt: skip
-        # A stopped worker that is retired still counts as stopped, until limits come from
-        # somebody who knows of it: the next ones are sent though they be the same.
+        # A cordoned worker that is retired counts as cordoned until limits arrive that consider it,
+        # so the next limits are sent even if unchanged.
         (await self._agent()).limits = None
         beaten = {"over_pins": [wire.MANUAL, wire.CLIENT]} if over_pins else {}
         return await self._let_go(
@@ -189,11 +189,11 @@ class Link:
         return await self._let_go(wire.CANCEL, names)
 
     async def limit(self, limits: Limits) -> None:
-        """Say what workers may go on with, where that is not what this agent was told last."""
+        """Send the limits of workers, unless they equal those sent last."""
         agent, now = await self._agent(), self._clock()
         if agent.limits is not None and agent.limits.holds(limits, now):
             return
-        agent.limits = None  # until it is certain that the agent has heard
+        agent.limits = None  # unknown until the agent confirms them
         await self._ask(wire.LIMIT, _DONE, session=agent.hello["session"], **limit_request(limits))
         agent.limits = SentLimits(limits, now)
 
@@ -238,7 +238,7 @@ class Link:
         answer = await self._ask(wire.OBSERVE, ANSWER, **query, **known)
         if answer["session"] != agent.hello["session"]:
             raise AgentGone("the scheduler has been restarted")
-        lapses = answer.get("lapses", 0)  # an agent of 0.1.0 keeps what it was told
+        lapses = answer.get("lapses", 0)  # an agent of 0.1.0 never forgets
         if lapses != agent.lapses:
             agent.settings, agent.limits, agent.plans, agent.lapses = None, None, NOTHING, lapses
             await self._configure(agent, policy)
@@ -249,7 +249,7 @@ class Link:
         return agent.observed(now)
 
     async def _hears(self, agent: _Agent) -> bool:
-        """Wait for a while; returns whether another look is worth it."""
+        """Wait for news; return True if another observation is worthwhile."""
         began, query = self._clock(), agent.query or {}
         known = {"caller": self._caller, "version": agent.reader.version, **agent.reader.request}
         wait: dict[str, Any] = {"wait_ms": round(WAIT_S * 1000), "longer_s": WAIT_S}
@@ -257,13 +257,13 @@ class Link:
         now = self._clock()
         agent.answered(now)
         if "unchanged" in answer:
-            await asyncio.sleep(began + FRESH_S - now)  # whatever the agent takes for a wait
+            await asyncio.sleep(began + FRESH_S - now)  # however long the agent waited
             return False
         session = agent.hello["session"]
         if (agent.query, answer["session"], answer["lapses"]) != (query, session, agent.lapses):
             return True
         if answer["version"] <= agent.reader.version:
-            return False  # it was answered meanwhile
+            return False  # another request was answered meanwhile
         agent.reader.read(answer, at=now)
         agent.heard_at = now
         return True
@@ -314,7 +314,7 @@ class Link:
             try:
                 await attach(self._calls)
             except LinkError as exc:
-                why = f"{exc}; {WAYS}"  # it may just have taken too long
+                why = f"{exc}; {WAYS}"  # it may only have been slow
             hello = await _hello(self._calls)
         if hello is not None:
             return _Agent(hello, SnapshotReader(self._notes))
@@ -336,12 +336,12 @@ def connect(
 
     Args:
         address: As Dask writes it, e.g. `tcp://10.0.0.7:8786`.
-        tls: If the scheduler wants it.
-        timeout_s: For each call.
-        attach: Whether the agent may be put into a scheduler that runs without it.
-        governs: Whether observing configures the agent and renews the lease of all that it was
-            told. Only the leading operator's passes do that; everybody else just looks.
-        workers: How many there are: answers may be as long.
+        tls: Certificates, if the scheduler requires TLS.
+        timeout_s: Deadline of each call.
+        attach: True if the agent may be attached to a running scheduler.
+        governs: True if observing configures the agent and renews the lease of its instructions.
+            Only passes of the leading operator do that; all others just look.
+        workers: Returns the number of workers, which bounds the size of answers.
 
     Raises:
         TlsFailed: `tls` can't be used.
@@ -351,7 +351,7 @@ def connect(
 
 
 async def attach(calls: SchedulerCalls) -> None:
-    """Have the agent's source installed. Raises `LinkError`: the scheduler is as it was."""
+    """Install the agent's source. On `LinkError` the scheduler is unchanged."""
     identity = await calls.call("identity", _Identity)
     text = importer.render(importer.sources(), identity["id"] if identity else "")
     await run_source(calls, text, "the agent could not be attached")
@@ -364,8 +364,8 @@ async def run_source(calls: SchedulerCalls, text: str, failed: str) -> None:
     `builtins.exec` and source text cross Python versions, where a pickled function does not.
 
     Raises:
-        LinkError: The scheduler forbids it (`distributed.scheduler.pickle` is off) or it failed;
-            the message, which begins with `failed`, says which.
+        LinkError: The scheduler forbids it (`distributed.scheduler.pickle` is off), or it failed.
+            The message starts with `failed`.
     """
     # Protocol 4 is read by every Python that runs a supported distributed.
     answer = await calls.call(
@@ -391,9 +391,8 @@ class _Ran(TypedDict, total=False):
 
 class ReadOnlyLink:
     """
-    Asks the agent in one scheduler again and again; a problem is part of the answer.
-
-    Neither attaches an agent nor configures one, and renews no lease: it changes nothing.
+    Observes one scheduler repeatedly without changing it: attaches and configures no agent, renews
+    no lease. A problem is part of the answer.
     """
 
     def __init__(self, address: str, *, tls: Tls | None = None, timeout_s: float = 5.0) -> None:
@@ -403,7 +402,7 @@ class ReadOnlyLink:
 
     async def observe(self, *, meters: bool = False, demand: bool = False) -> ObservedScheduler:
         """Take a snapshot; a problem is part of the answer."""
-        agent, self._agent = self._agent, None  # after a problem the next may be another
+        agent, self._agent = self._agent, None  # after a problem it may be another scheduler
         try:
             if agent is None:
                 hello = await _hello(self._calls)
@@ -424,7 +423,7 @@ class ReadOnlyLink:
 
 
 async def _answer_to(calls: SchedulerCalls, op: str, answer: Any, **request: Any) -> Any:
-    """The agent's answer to one message, after a hello."""
+    """Return the agent's answer to one message, after a hello."""
     found = await calls.call(op, answer, protocol=wire.PROTOCOL, **request)
     if found is None:
         raise AgentGone("the scheduler has been restarted without its agent")
@@ -432,7 +431,7 @@ async def _answer_to(calls: SchedulerCalls, op: str, answer: Any, **request: Any
 
 
 async def _hello(calls: SchedulerCalls) -> Mapping[str, Any] | None:
-    """The agent's answer to the first message; None: there is none."""
+    """Return the agent's answer to the first message; None without an agent."""
     answer = await calls.call(wire.HELLO, _HELLO, protocol=wire.PROTOCOL)
     if answer is None:
         return None

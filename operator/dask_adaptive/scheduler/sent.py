@@ -1,6 +1,6 @@
 """
-The last plans and limits sent to an agent, as messages, and whether they have changed since in a
-way that it should know. Pure.
+Builds the messages with plans and limits for an agent, and decides whether a change is worth
+sending. Pure.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ from dask_adaptive_agent.wire import (
 #: Ends and arrivals are sent again when they have moved by more than this.
 SLACK_S = 1.0
 
-#: Arrivals are sent again after so long in any case: an agent gives overdue ones up.
+#: Arrivals are sent again after this long in any case: the agent drops overdue ones.
 COUNT_AGAIN_S = 3.0
 
-#: Sentences hold figures that change with every pass: they are not sent more often than this …
+#: Shortest time between messages of changed sentences: their figures change with every pass.
 WORDS_S = 5.0
-#: … and all of it again after so long: an agent forgets it while no operator is there.
+#: Everything is sent again after this long: the agent forgets it while no operator is there.
 AGAIN_S = 60.0
 
-#: No worker is expected later than in a month.
+#: Latest arrival that is sent: a month ahead.
 _LONGEST_S = 30 * 24 * 3600.0
 
-#: An end that is further away (a century) is none; a larger number may not fit into a message.
+#: Ends beyond a century are not sent; larger numbers may not fit into a message.
 _NEVER_S = 100 * 365 * 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class SentPlans:
-    """Plans that an agent has heard."""
+    """Plans that were sent to an agent."""
 
     arriving: tuple[Arriving, ...]
     content: PageContent
     at: float = -math.inf  # when, in seconds on the link's clock
 
     def holds(self, arriving: Sequence[Arriving], content: PageContent, now: float) -> bool:
-        """Tells whether the agent can do without this: nothing has changed that could not wait."""
+        """True if the last message is still good enough."""
         old, passed_s = self.content, now - self.at
         is_empty = not arriving and content == PageContent()
         if is_empty and not self.arriving and old == PageContent():
@@ -79,7 +79,7 @@ NOTHING = SentPlans((), PageContent())
 
 
 def announce_request(arriving: Iterable[Arriving], content: PageContent) -> dict[str, Any]:
-    """`wire.AnnounceRequest`, within its bounds: the soonest and the last ones are kept."""
+    """Build `wire.AnnounceRequest` within its bounds: soonest arrivals, last decisions."""
     rows = [row for row in arriving if row.workers > 0]
     coming = sorted((row.in_s, row.workers, row.group) for row in rows)[:MOST_ARRIVALS]
     decisions = content.decisions[-MOST_DECISIONS:]
@@ -105,13 +105,13 @@ def milliseconds(seconds: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SentLimits:
-    """Limits that an agent has heard."""
+    """Limits that were sent to an agent."""
 
     limits: Limits
     at: float  # when, in seconds on the link's clock
 
     def holds(self, limits: Limits, now: float) -> bool:
-        """Tells whether only time has passed, which the agent counts down by itself."""
+        """True if only time has passed, which the agent counts down itself."""
         old = self.limits
         if replace(old, workers={}) != replace(limits, workers={}):
             return False
@@ -122,7 +122,7 @@ class SentLimits:
             was = old.workers[name]
             if (was.runs, was.profile) != (limit.runs, limit.profile):
                 return False
-            # What has passed stays passed; ends that never come are equal.
+            # Past ends stay past; infinite ends are equal.
             sent_s, left_s = max(was.left_s - passed_s, 0.0), max(limit.left_s, 0.0)
             if sent_s != left_s and abs(sent_s - left_s) > SLACK_S:
                 return False
@@ -130,7 +130,7 @@ class SentLimits:
 
 
 def limit_request(limits: Limits) -> dict[str, Any]:
-    """`wire.LimitRequest`, less the session."""
+    """Build `wire.LimitRequest`, without the session."""
     workers = limits.workers.values()
     return {
         "names": list(limits.workers),

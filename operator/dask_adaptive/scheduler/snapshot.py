@@ -1,6 +1,6 @@
 """
-Read the agent's columns as values, remembering the names that are sent only once, and all that has
-not changed since.
+Decodes the agent's columns into values; remembers names that are sent only once, and everything
+that has not changed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from dask_adaptive.model.scheduler_settings import json_by_key
 from dask_adaptive.scheduler.calls import BAD_DATA, lenient
 from dask_adaptive_agent import wire
 
-#: Whoever asks for the first time does not know what was told before: older notes are history.
+#: Age of notes that a first reader still takes: an earlier process has reported older ones.
 FRESH_S = 60.0
 
 #: As the wire promises; a newer agent may send more.
@@ -47,58 +47,57 @@ MAX_TOP = 10
 _Rows: TypeAlias = "Sequence[Mapping[str, Any]]"
 _Fields: TypeAlias = "dict[int, dict[str, Any]]"  # of `SchedulerWorker`, by slot
 
-#: By how much the agent's clock and ours may differ from what was found first, in seconds: answers
-#: take their time.
+#: Tolerated drift of the offset between the agent's clock and ours, in seconds: answers take time.
 DRIFT_S = 0.5
 
-#: Those of `wire.Columns` that count here.
+#: The `wire.Columns` read here.
 COLUMNS = ("slot", "status", "processing", "idle_ms", "sole_bytes", "memory")
 
-#: What is known of no single worker, and kept as it is sent.
+#: Parts about no single worker, kept as sent.
 AS_SENT = {"target", "totals", "shuffles", "relief", "pins_expired", "redone"}
 
-#: What says something of single workers, besides their rows.
+#: Parts about single workers, besides their rows.
 MARKS = ("pins", "retirements", "departures", "stops", "stuck")
 
-#: Why the agent stops a worker; a kind that is not listed is about its end.
+#: Quotas by the agent's kind of cordon; an unlisted kind concerns the worker's end.
 _STOPS = {
     wire.S_TASKS: Quota.TASKS,
     wire.S_FAILURES: Quota.FAILURES,
     wire.S_PATTERN: Quota.FAILURES,
 }
 
-#: What the agent is given as the reason of a retirement is a word of ours, unless others gave it.
+#: Reasons of retirements: ours, unless another caller gave one.
 _REASONS = {reason.value: reason for reason in Reason}
 
 
 class ModelParts(TypedDict):
-    """Of `wire.Snapshot`, what arrives as values of the model; and what is read later."""
+    """The parts of `wire.Snapshot` that decode to model values, and those read later."""
 
     shuffles: tuple[Shuffle, ...]
     relief: tuple[ReliefState, ...]
-    config_in_force: dict[str, msgspec.Raw] | None  # with care: it may hold anything
+    config_in_force: dict[str, msgspec.Raw] | None  # unvalidated
 
 
-#: What the agent's answer to `observe` is read into.
+#: Type of the agent's answer to `observe`.
 ANSWER = lenient(wire.Update, wire.Unchanged, ModelParts)
 
 
 class SnapshotReader:
     """
-    Reads `wire.Snapshot` and `wire.Update` of one agent, and tells what is known by now as an
-    `ObservedScheduler`. A worker about which nothing has changed is the same object in each.
+    Reads `wire.Snapshot` and `wire.Update` of one agent into an `ObservedScheduler`. Unchanged
+    workers are the same objects each time.
 
-    What an older agent of the same protocol does not send is taken for nothing to report.
+    Fields that an older agent of the same protocol does not send are empty.
 
     Args:
-        notes: Outlives this reader where a link is opened again, so that nothing is told twice.
+        notes: Survives a reopened link, so that no note is reported twice.
     """
 
     def __init__(self, notes: NoteReader) -> None:
         self._notes = notes
         self._session, self._known = "", 0
-        self.version = 0  # of what was read last; 0: nothing, or the agent counts none
-        self.has_lifetimes = False  # of Dask's own: meters are wanted, quotas or not
+        self.version = 0  # of the last answer; 0: none, or the agent sends none
+        self.has_lifetimes = False  # Dask's own lifetime: meters are needed even without quotas
         self._introduced: _Fields = {}  # those that never change
         self._rows: dict[int, SchedulerWorker] = {}  # by slot, ascending
         self._marks: _Fields = {}
@@ -109,18 +108,18 @@ class SnapshotReader:
 
     @property
     def request(self) -> dict[str, Any]:
-        """Arguments of `observe` by which the agent leaves out what is known."""
+        """Arguments of `observe` that let the agent omit known parts."""
         heard = self._notes.heard(self._session)
         return {"session": self._session, "known": self._known, "heard": heard}
 
     def read(self, answer: Mapping[str, Any], *, at: float) -> bool:
         """
-        Read one answer, which came at this instant on our clock.
+        Read one answer, received at this instant on our clock.
 
-        False: it is older than what was read before it, on another connection, and was left aside.
+        Returns False, and ignores it, if it is older than an answer of another connection.
 
         Raises:
-            AgentInvalid: Not the shape of `wire.Snapshot`; the caller should say hello again.
+            AgentInvalid: Not a `wire.Snapshot`; the caller should say hello again.
         """
         try:
             is_same, since = answer["session"] == self._session, answer.get("since", 0)
@@ -135,7 +134,7 @@ class SnapshotReader:
         return True
 
     def observed(self, *, agent: str, version: str, at: float) -> ObservedScheduler:
-        """The observation by now, at this instant on our clock. Notes are returned once."""
+        """Return the observation at this instant on our clock. Each note is returned once."""
         parts = self._parts
         demand, totals, age_s = parts.get("demand"), parts["totals"], max(0.0, at - self._in(0))
         return ObservedScheduler(
@@ -204,14 +203,14 @@ class SnapshotReader:
         self._known = answer["known"]
 
     def _set_clocks(self, answer: Mapping[str, Any], at: float) -> None:
-        """The same instant is the same number in each answer, however long that was on its way."""
+        """Keep the clock offset, so that an instant has the same number in each answer."""
         self._now_ms = answer.get("now_ms", 0)
         ahead_s = at - self._now_ms / 1000
         if "now_ms" not in answer or abs(ahead_s - self._ahead_s) > DRIFT_S:
             self._ahead_s = ahead_s
 
     def _in(self, ms: int) -> float:
-        """The instant on our clock that is so many milliseconds from that of the answer."""
+        """Return the instant so many milliseconds after the answer, on our clock."""
         return self._ahead_s + (self._now_ms + ms) / 1000
 
     def _read_rows(self, answer: Mapping[str, Any]) -> Iterator[tuple[int, SchedulerWorker]]:
@@ -242,7 +241,7 @@ class SnapshotReader:
         metered: _Fields = {}
         every = (columns["slot"], columns["memory"], meters["managed"], *counts.values())
         for slot, memory, managed, *counted in zip(*every, strict=True):
-            # Of no limit nothing is a part.
+            # Without a limit there is no fraction.
             limit = self._introduced[slot]["memory_limit"] or math.inf
             use = dict(zip(counts, counted, strict=True), match=matched.get(slot, ""))
             unmanaged = max(0, memory - managed) / limit
@@ -266,13 +265,13 @@ class SnapshotReader:
                 (Want(w["workers"], 0.0, w["owner"], w["group"]), self._in(w["left_ms"]))
                 for w in answer["wants"]
             ]
-        # An agent that does not say counts as in use, so nothing is taken from anybody.
+        # Without the agent's word the cluster counts as in use, so that nothing is removed.
         quiet = answer.get("quiet", {})
         quiet_ms = [quiet.get(name, 0) for name in ("no_task_ms", "no_client_ms")]
         parts["quiet"] = [self._in(-ms) if ms else None for ms in quiet_ms]
 
     def _read_marks(self, answer: Mapping[str, Any]) -> set[int]:
-        """Returns the slots of workers whose marks are not as before."""
+        """Read marks; return the slots of workers whose marks have changed."""
         if answer.keys().isdisjoint(MARKS):
             return set()
         before, self._marks = self._marks, {}
@@ -298,7 +297,7 @@ class SnapshotReader:
     def _terminating(self, rows: _Rows) -> _Fields:
         return {
             row["slot"]: {
-                # It may have been renamed, so that its replacement finds its name free.
+                # It may have been renamed, to leave its name to its replacement.
                 "name": row["name"],
                 "terminating": row["message"] or row["reason"] or "its process is about to end",
                 "terminates_at": math.inf if row["left_ms"] < 0 else self._in(row["left_ms"]),
@@ -332,22 +331,22 @@ def _stuck(rows: _Rows) -> _Fields:
 
 
 class NoteReader:
-    """Remembers, for one link to one scheduler, up to which note everything has been read."""
+    """Remembers the last note that was read, for one link to one scheduler."""
 
     def __init__(self) -> None:
         self._session, self._heard = "", 0
         self._unread: list[Note] = []
 
     def heard(self, session: str) -> int:
-        """Up to which number the notes of a session need not be sent again."""
+        """Return the number up to which a session's notes need not be sent again."""
         return self._heard if session == self._session else 0
 
     def read(self, session: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """
-        Keep the notes that are new until they are told.
+        Keep new notes until they are taken.
 
-        An operator that has just started takes only those of the last minute: the one before it
-        has told the others. Kinds that a newer agent knows and we do not are left out.
+        A new operator takes only those of the last minute: its predecessor has reported the others.
+        Unknown kinds of a newer agent are skipped.
         """
         is_first = not self._session
         if session != self._session:
@@ -361,7 +360,7 @@ class NoteReader:
         ]
 
     def unread(self) -> tuple[Note, ...]:
-        """The notes that have not been told, which they are by this."""
+        """Take the notes that were not returned before."""
         unread, self._unread = tuple(self._unread), []
         return unread
 
@@ -402,12 +401,12 @@ def _prefix(
 
 
 def _config(by_key: Mapping[str, msgspec.Raw]) -> tuple[tuple[str, str], ...]:
-    """Settings may be anything: what is longer than one that people can set is none of theirs."""
+    """Read settings; drop those longer than a policy can set."""
     short = {key: raw for key, raw in by_key.items() if len(bytes(raw)) <= wire.MOST_BYTES}
     return json_by_key({key: msgspec.msgpack.decode(raw) for key, raw in short.items()})
 
 
-#: How parts that are about no single worker are read.
+#: Readers of the parts about no single worker.
 _PARTS: Mapping[str, Callable[[Any], Any]] = {
     "config_in_force": _config,
     "serialized": _serialized,
