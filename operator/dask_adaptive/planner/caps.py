@@ -1,6 +1,6 @@
 """
-Bounds a group's number: floors and holds that people set (schedules, idle, fallback, pauses), and
-caps, so that no worker is asked for that would not come.
+Bounds a group's number by floors and holds that people set (schedules, idle, fallback, pauses), and
+by caps, so that no worker is requested in vain.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dask_adaptive.planner.groups import GroupWorkers
 
 
 def scheduled_floor(context: PassContext, group: str) -> Step | None:
-    """The highest floor of `spec.schedules` that is open for a group now."""
+    """Return a group's highest floor among open `spec.schedules`."""
     default, at = context.default_group, context.observed.at
     mine = [s for s in context.policy.schedules if (s.worker_group or default) == group]
     open_now = [s for s in mine if is_open((s.window,), at)]
@@ -42,7 +42,7 @@ def scheduled_floor(context: PassContext, group: str) -> Step | None:
 
 def fallback_floor(context: PassContext) -> Step | None:
     """
-    The floor of the default group while the scheduler does not answer (`spec.fallback`).
+    Return the default group's floor while the scheduler does not answer (`spec.fallback`).
 
     None: as many workers as there are.
     """
@@ -58,7 +58,7 @@ def fallback_floor(context: PassContext) -> Step | None:
 
 def lifts_minimums(context: PassContext) -> str:
     """
-    Say that minimums no longer hold, because nobody uses the cluster and its policy wants it so.
+    Return why minimums do not hold: the cluster is unused and its policy scales it to zero.
 
     Workers leave as they do for want of work: the windows and the vetoes are not shortened, and
     one that holds the last copy of a result stays as long as no other can take it.
@@ -72,7 +72,7 @@ def lifts_minimums(context: PassContext) -> str:
 
 def deletion(observed: ObservedCluster, policy: Policy) -> DeleteCluster | None:
     """
-    Delete the cluster that nobody uses, if its policy wants it so and nothing speaks against it.
+    Delete an unused cluster, if its policy says so and nothing needs it.
 
     What is deleted is lost, so more counts as use than for a worker: results in memory while a
     client is connected (its futures and `persist`ed collections), and actors. Results whose client
@@ -94,7 +94,7 @@ def deletion(observed: ObservedCluster, policy: Policy) -> DeleteCluster | None:
 
 def _unused(observed: ObservedCluster, idle: Idle) -> str:
     """
-    For how long nobody has used the cluster, in words; empty: somebody does, or not yet.
+    Return how long the cluster has been unused, in words; empty if it is in use.
 
     In the policy's figures: measured ones would make news of the same thing all the time.
     """
@@ -102,8 +102,8 @@ def _unused(observed: ObservedCluster, idle: Idle) -> str:
     if not scheduler.is_connected or _has_work(scheduler) or _is_claimed(observed):
         return ""
     quiet = scheduler.quiet
-    # A client that has sent its work and left (fire_and_forget) is waited for by nobody but us:
-    # until its tasks are done the cluster is in use, and they are what was looked at above.
+    # After a client has left its work (fire_and_forget), the cluster is in use until its tasks are
+    # done; these were checked above.
     for words, quiet_s, limit_s in (
         ("no task for {} or longer", quiet.no_task_s, idle.after_s),
         ("no client for {} or longer, and no task", quiet.no_client_s, idle.no_client_timeout_s),
@@ -123,7 +123,7 @@ def _has_work(scheduler: ObservedScheduler) -> bool:
 
 
 def _is_claimed(observed: ObservedCluster) -> bool:
-    """Tells whether somebody claims the cluster: by pins of any kind, or a client's `want`."""
+    """True if the cluster is wanted: by pins of any kind, or a client's `want`."""
     scheduler = observed.scheduler
     return (
         any(w.is_pinned for group in observed.groups for w in group.workers)
@@ -134,9 +134,8 @@ def _is_claimed(observed: ObservedCluster) -> bool:
 
 def paused_step(desired: int, serving: int, pause: Pause) -> Step | None:
     """
-    The number of workers that the annotations of a pause leave, where it is another one.
-
-    What can't be read holds what it is about.
+    Return the number that a pause by annotations allows, if it differs. Unreadable annotations
+    pause what they concern.
     """
     if not is_paused(pause):
         return None
@@ -149,18 +148,18 @@ def paused_step(desired: int, serving: int, pause: Pause) -> Step | None:
         what = f"{desired} wanted, {serving} held: no worker is requested"
     else:
         return None
-    # The condition says when it ends: a sentence that counts down would be news all the time.
+    # The condition names the end: a countdown here would be news in every pass.
     return Step("pause", serving, reason, joined(what, pause.message, pause.problem))
 
 
 def is_paused(pause: Pause) -> bool:
-    """Tells whether a pause holds anything; it ends by itself, even if nobody looks."""
+    """True if a pause holds anything."""
     if pause.left_s is not None and pause.left_s <= 0:
         return False
     return pause.all or pause.scale_in or pause.scale_out
 
 
-#: The first wait before one more worker is tried, after none could be had; it doubles.
+#: First wait before one more worker is tried while they are blocked; it doubles.
 FIRST_WAIT_S = 60.0
 
 #: The longest such wait.
@@ -171,7 +170,7 @@ def capped(
     context: PassContext, workers: GroupWorkers, wanted: int
 ) -> tuple[int, tuple[Step, ...], Blocked | None]:
     """
-    Ask for no worker that would not come: the number, the caps that lowered it, and what blocks.
+    Cap the number, so that no worker is requested in vain; return number, caps and blockage.
 
     Caps hold back, they take nobody away but gated workers beyond `maxPending`: else the number is
     never below both `wanted` and the workers that there are. Workers on their way out that can be
@@ -206,7 +205,7 @@ def shared(
     maximum: int,
 ) -> Mapping[str, int]:
     """
-    Share the cluster's maxReplicas among its groups: a higher priority first, equals alike.
+    Divide the cluster's maxReplicas among its groups: by priority, equally within one.
 
     None gets more than is desired, or less than its floor (than what is desired, if that is less).
     """
@@ -223,7 +222,7 @@ def shared(
 
 
 def _evenly(missing: Mapping[str, int], left: int) -> dict[str, int]:
-    """Share `left` so that nobody has more than another who lacks some; odd ones in order."""
+    """Divide `left` evenly among those that lack some; odd ones go in order."""
     given = dict.fromkeys(missing, 0)
     open_names = list(missing)
     while left > 0 and open_names:
@@ -242,7 +241,7 @@ def _by_pending(workers: GroupWorkers, policy: Policy, there: int) -> Step | Non
         return None
     pending = len(workers.pending)
     message = f"{counted(pending, 'worker')} pending, maxPending is {most}"
-    # Workers that were preempted come back gated, and were not asked for: too many of them go.
+    # Preempted workers come back gated without being requested: surplus ones are deleted.
     more = max(most - pending, min(0, most - len(workers.gated)))
     return Step("cap", there + more, Reason.SCALE_UP_LIMITED, message)
 
@@ -258,7 +257,7 @@ def _blocked(
     context: PassContext, workers: GroupWorkers, *, wants_more: bool
 ) -> tuple[Blocked | None, bool]:
     """
-    Returns whether more workers are blocked, and whether one more is tried in this pass.
+    Return whether more workers are blocked, and whether this pass tries one more.
 
     A worker that waits is tried by Kubernetes itself all the time; but its Deployment keeps what
     it was made with, so only a new one shows that its group asks for less by now.
@@ -282,7 +281,7 @@ def _blocked(
 
 
 def _is_over(known: Blocked, group: ObservedGroup, context: PassContext) -> bool:
-    """Tells whether a worker has come since, or nobody has tried for too long to know."""
+    """True if a worker has connected since, or the last try is too long ago."""
     now, began = context.now, known.until - _wait_s(known.times)
     if now - known.until > LONGEST_WAIT_S:
         return True
@@ -300,7 +299,7 @@ def _wait_s(times: int) -> float:
 def stuck_workers(
     workers: Iterable[ObservedWorker], policy: Policy, clocks: Clocks
 ) -> tuple[ObservedWorker, ...]:
-    """Workers whose pods are refused, then those that no node has had room for in time."""
+    """Return workers with refused pods, then those without a node for too long."""
     longest_s = policy.unschedulable_timeout_s
     waiting = [w for w in workers if isinstance(w.lifecycle, Pending)]
     refused = [w for w in waiting if w.platform.refused]
@@ -315,7 +314,7 @@ def _why(stuck: Sequence[ObservedWorker], policy: Policy) -> tuple[Reason, str]:
         is_quota = "exceeded quota" in first.platform.refused
         reason = Reason.QUOTA_EXCEEDED if is_quota else Reason.ADMISSION_REFUSED
         return reason, f"pods of {counted(len(stuck), 'worker')} refused: {first.platform.refused}"
-    # Not for how long: what is told changes with the world, not with the clock.
+    # Without a duration: messages must not change with the clock alone.
     longest = format_duration(policy.unschedulable_timeout_s)
     message = f"{counted(len(stuck), 'worker')} without a node for over {longest}: {first.waiting}"
     return Reason.UNSCHEDULABLE, message

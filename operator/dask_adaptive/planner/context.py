@@ -1,4 +1,4 @@
-"""The input of one pass: one value that every part of the planner takes, with `Auto` as numbers."""
+"""Declares the input of one pass, which every part of the planner takes, with `Auto` as numbers."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from dask_adaptive.model.scaling import AUTO_S, LEAST_S, MOST_S, GroupBounds
 
 @dataclass(frozen=True, slots=True)
 class PassContext:
-    """All that the planner knows in one pass over one cluster; it reads no clock."""
+    """Everything that the planner knows in one pass over one cluster; it reads no clock."""
 
     observed: ObservedCluster
-    policy: Policy  # with a number wherever `Auto` stands
+    policy: Policy  # with a number for each `Auto`
     past: Past
     now: float  # seconds, on the clock that stamped `past`
-    idle_times: Mapping[str, IdleTime]  # by group: those that `Auto` is now
+    idle_times: Mapping[str, IdleTime]  # by group with `Auto`
 
     @classmethod
     def of(
@@ -43,16 +43,16 @@ class PassContext:
 def scaled_groups(
     observed: ObservedCluster, policy: Policy
 ) -> tuple[tuple[ObservedGroup, GroupBounds], ...]:
-    """The groups that are there and that the policy has bounds for, the default one first."""
+    """Return the existing groups with bounds, the default one first."""
     every = policy.bounds(observed.key.default_group)
     found = ((observed.group(bounds.name), bounds) for bounds in every)
     return tuple((group, bounds) for group, bounds in found if group is not None)
 
 
-#: Data moves to a worker at this rate, in bytes a second: a fifth of what 4 Gbit/s carry.
+#: Assumed rate of moving data to a worker, bytes a second: a fifth of 4 Gbit/s.
 BANDWIDTH = 100e6
 
-#: A worker takes as long to come as the median of so many before it.
+#: Starts whose median predicts the next one.
 STARTS = 9
 
 
@@ -90,7 +90,7 @@ def in_numbers(
     policy: Policy, observed: ObservedCluster, past: Past
 ) -> tuple[Policy, Mapping[str, IdleTime]]:
     """
-    The policy with a number wherever `Auto` stands, and what `Auto` is now, by group.
+    Return the policy with a number for each `Auto`, and these numbers by group.
 
     In a policy that is not put in numbers `Auto` is for ever: no worker of that group leaves.
     """
@@ -99,7 +99,7 @@ def in_numbers(
     default = observed.key.default_group
     times = {
         b.name: IdleTime(
-            # Of a cluster that is new the first waits for the scheduler, too: no mean.
+            # In a new cluster the first worker also waits for the scheduler: use no mean.
             math.ceil(median(past.of(b.name).starts or [past.recycle.ready_s])),
             move_s,
         )

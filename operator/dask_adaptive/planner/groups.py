@@ -1,4 +1,4 @@
-"""A group's workers by their lifecycle, and how far `replicas` is from the Deployments."""
+"""Sorts a group's workers by lifecycle, and compares `replicas` with the Deployments."""
 
 from __future__ import annotations
 
@@ -17,31 +17,32 @@ from dask_adaptive.model.observed import (
 from dask_adaptive.model.past import Past
 from dask_adaptive.planner.context import PassContext
 
-#: How long `replicas` and the Deployments must disagree, unchanged, before we take it that nobody
-#: is at work on it. Upstream's operator makes tens of Deployments a second; this is far above.
+#: How long `replicas` and the Deployments must differ, unchanged, until we assume that upstream is
+#: idle. It creates tens of Deployments a second, so this is ample.
 SETTLE_S = 30.0
 
-#: The same where the group says which number upstream has acted on last, and it is another one:
-#: kopf tries a handler that fails again every 60 s, and begins anew at each change of the number.
+#: The same if upstream is known to have acted on another number: kopf retries a failed handler
+#: every 60 s, and restarts at each change of the number.
 UNHANDLED_S = 150.0
 
-#: The same where it is this one. The group and its Deployments are seen through two watches.
+#: The same if upstream has acted on this number: the group and its Deployments come from two
+#: watches.
 HANDLED_S = 2.0
 
-#: Where nobody says what upstream has acted on, it has seen a number that has stood for so long.
+#: Without that knowledge, upstream has seen any number that has stood this long.
 SEEN_S = 10.0
 
 
-#: Fewer workers that are away never stop anything: in a small cluster one is soon a large part.
+#: Fewer lost workers than this never pause scaling: in a small cluster one is a large part.
 AWAY_LEAST = 3
 
-#: A lost worker is waited for for so long; one without a node for `unschedulableTimeout`.
+#: How long a lost worker is waited for; one without a node, for `unschedulableTimeout`.
 LOST_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
 class GroupWorkers:
-    """One group's workers, each in exactly one of the tuples."""
+    """One group's workers, each in exactly one tuple."""
 
     group: ObservedGroup
     pending: tuple[ObservedWorker, ...]  # not connected
@@ -67,29 +68,29 @@ class GroupWorkers:
 
     @property
     def present(self) -> int:
-        """Deployments that exist; upstream counts those that are being deleted as well."""
+        """Existing Deployments; upstream counts those being deleted as well."""
         return len(self.group.workers)
 
     @property
     def serving(self) -> int:
-        """Workers that serve the load, or will once they are up; not those that are to leave."""
+        """Workers that serve the load or will once connected, without those that are to leave."""
         return len(self.pending) + len(self.active) + len(self.restarting)
 
     @property
     def in_service(self) -> int:
-        """Workers that are connected and serve, for however long."""
+        """Connected workers that serve, if only for a while."""
         return len(self.active) + len(self.replaced)
 
     @property
     def recallable(self) -> tuple[ObservedWorker, ...]:
-        """Workers on their way out that can come back to service, and stay."""
+        """Retiring workers that can return to service for good."""
         return tuple(
             w for w in self.retiring if w.name not in self.node_terminates and not w.is_replaced
         )
 
     @property
     def gap(self) -> int:
-        """Workers that were asked for and do not exist; negative: too many exist."""
+        """Requested workers that do not exist; negative: too many exist."""
         return self.replicas - self.present
 
 
@@ -136,8 +137,8 @@ def _place(worker: ObservedWorker, *, node_terminates: bool) -> str:
             is_free = node_terminates and not worker.is_pinned and not worker.process.actors
             return "on_terminating_node" if is_free else "active"
         case Pending(terminating):
-            # On a terminating node its last pod waits for others to take what it has, and does not
-            # end before: none comes in its place.
+            # On a terminating node its pod waits until others have taken its data, so no successor
+            # starts.
             return "other" if terminating and node_terminates else "pending"
         case Retiring():
             return "retiring"
@@ -152,7 +153,7 @@ def set_apart(
     back: Collection[str] = (),
 ) -> GroupWorkers:
     """
-    Sort workers once more, by what their recycles come to.
+    Sort workers once more, by their recycles.
 
     Args:
         replaced: Active workers whose places others are to take.
@@ -174,7 +175,7 @@ def set_apart(
 
 def with_worker_groups(past: Past, observed: ObservedCluster) -> Past:
     """
-    The past with a group for each worker that is leaving.
+    Return the past with a group for each leaving worker.
 
     Of one that is gone by the time a new operator first looks, only the name is known: upstream
     names workers after their group (`build_worker_deployment_spec`), and groups after nothing.
@@ -194,14 +195,14 @@ def with_worker_groups(past: Past, observed: ObservedCluster) -> Past:
 
 
 def gap_of(group: ObservedGroup) -> tuple[int, ...]:
-    """The figures that change when somebody acts on a group's number of workers."""
+    """Return the figures that change when upstream acts on a group's number."""
     handled = () if group.handled is None else (group.handled,)
     return (group.replicas, len(group.workers), *handled)
 
 
 def is_creating(context: PassContext, workers: GroupWorkers) -> bool:
     """
-    Tells whether upstream may still be making, or removing, workers to match `replicas`.
+    True if upstream may still be creating or removing workers to match `replicas`.
 
     Then `replicas` must not be lowered: upstream acts on changes of the field, and a number below
     what it is about to make would have it choose victims itself (docs/explanation/decisions.md).
@@ -221,7 +222,7 @@ def is_creating(context: PassContext, workers: GroupWorkers) -> bool:
 
 def is_unseen(context: PassContext, workers: GroupWorkers, replicas: int) -> bool:
     """
-    Tells whether upstream might see no change in so many replicas, and make no worker.
+    True if upstream might see no change in this number, and create no worker.
 
     kopf compares with what it has handled last: if it looks only when the number is that again,
     nothing has changed. First it has to see the number before.
@@ -233,26 +234,26 @@ def is_unseen(context: PassContext, workers: GroupWorkers, replicas: int) -> boo
 
 
 def on_the_way(context: PassContext, workers: GroupWorkers) -> int:
-    """Counts the workers that upstream has been asked for and is about to make."""
+    """Count the workers that upstream is about to create."""
     if not is_creating(context, workers):
         return 0
     return max(0, workers.gap - _explained_gap(context.past, workers.group))
 
 
 def is_deleting(context: PassContext, workers: GroupWorkers) -> bool:
-    """Tells whether the platform still shows a worker whose deletion was sent."""
+    """True if the platform still shows a worker whose deletion was sent."""
     return any(w.name in context.past.deleted for w in workers.group.workers)
 
 
 def _explained_gap(past: Past, group: ObservedGroup) -> int:
-    """Counts the missing workers that we took away."""
+    """Count the missing workers that we deleted."""
     missing = past.leaving - {w.name for w in group.workers}
     return sum(past.homes.get(name) == group.name for name in missing)
 
 
 def too_many_away(context: PassContext) -> str:
     """
-    Say that nothing is to be scaled, because more of the workers than `maxUnready` are away.
+    Return why nothing is scaled, if more workers are lost than `maxUnready`.
 
     Then something is wrong with more than the load (a network, a registry, a zone), and what the
     scheduler says of load is as wrong. What never connected, or we let go or replace, is not away,
@@ -280,7 +281,7 @@ def too_many_away(context: PassContext) -> str:
 def _is_let_go(worker: ObservedWorker, context: PassContext) -> bool:
     past = context.past
     if worker.is_deleting or worker.retiring is not None or worker.platform.gated:
-        return True  # gated: whoever shares out places took it, and will bring it back
+        return True  # gated: the queue took it, and will bring it back
     if worker.name in past.leaving or worker.name in past.restarted:
         return True
     if not worker.is_connected:  # lost for too long: given up, like one that never came
@@ -288,7 +289,7 @@ def _is_let_go(worker: ObservedWorker, context: PassContext) -> bool:
         most_s = LOST_S if is_placed else context.policy.unschedulable_timeout_s
         if context.now - past.lost.get(worker.name, context.now) >= most_s:
             return True
-    # Replaced in place: its next pod is on its way. Later than that it is away like any other.
+    # Replaced in place: its next pod is expected; later it is away like any other.
     recycled = past.counted.get(worker.name)
     if recycled is None or recycled == worker.platform.pod_uid:
         return False

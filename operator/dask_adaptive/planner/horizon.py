@@ -1,5 +1,5 @@
 """
-The validity of a plan: `next_instant` lists every time at which something ends or turns by itself.
+Computes how long a plan holds: `next_instant` lists every time at which something ends by itself.
 
 A rule that compares a time has its line here, with the seconds that are left. A line too many costs
 a pass; one that is missing has a plan kept for too long (`tests/unit/planner/test_valid_until.py`).
@@ -40,11 +40,10 @@ from dask_adaptive.planner.quotas import (
 )
 from dask_adaptive.planner.replace import HOUR_S, GroupRecycling
 
-#: No plan holds for less: a time that is rounded down must not have the same plan made for ever.
+#: Shortest validity; keeps rounding from causing a busy loop.
 TICK_S = 0.001
 
-#: While some wait for others that are replaced first, the order is looked at again so often: it
-#: may change with their ages.
+#: Interval of passes while workers wait for their replacement: their order may change with age.
 CONTESTED_S = 1.0
 
 
@@ -54,7 +53,7 @@ def next_instant(
     asked: Mapping[str, Load],
     recycled: Sequence[GroupRecycling],
 ) -> float:
-    """The first instant after `now` at which time alone may make another plan; or infinite."""
+    """Return the first instant after `now` at which time alone may change the plan; or infinity."""
     lefts = chain(
         _of_people(context),
         _of_load(context, asked),
@@ -69,12 +68,12 @@ def next_instant(
 
 
 def _past(left_s: float) -> float:
-    """Of a rule to which the end itself still belongs."""
+    """Turn an inclusive end into the first instant after it."""
     return left_s or TICK_S
 
 
 def _of_people(context: PassContext) -> Iterator[float]:
-    """Ends that people, clients and the platform have set."""
+    """Yield ends set by people, clients and the platform."""
     observed, policy, at = context.observed, context.policy, context.observed.at
     windows = (*(s.window for s in policy.schedules), *policy.disruption.windows)
     yield turns_at(windows, at) - at
@@ -120,7 +119,7 @@ def _of_load(context: PassContext, asked: Mapping[str, Load]) -> Iterator[float]
 
 
 def _of_group(context: PassContext, decided: GroupPlan) -> Iterator[float]:
-    """The memory of a group's number, and the idle times of its workers."""
+    """Yield ends in the memory of a group's number, and of its workers' idle times."""
     if decided.is_frozen:
         return
     observed, policy, past, now = context.observed, context.policy, context.past, context.now
@@ -154,7 +153,7 @@ def _of_group(context: PassContext, decided: GroupPlan) -> Iterator[float]:
 
 
 def _of_absent_workers(context: PassContext) -> Iterator[float]:
-    """Workers that are waited for, are lost, or are replaced in place."""
+    """Yield ends of waits for workers that are expected, lost, or replaced in place."""
     policy, past, clocks = context.policy, context.past, context.clocks
     counted = past.counted or ()
     for group in context.observed.groups:
@@ -171,7 +170,7 @@ def _of_absent_workers(context: PassContext) -> Iterator[float]:
 
 
 def _of_recycles(context: PassContext, recycled: Sequence[GroupRecycling]) -> Iterator[float]:
-    """The memory of workers that are replaced, and their order."""
+    """Yield ends in the memory of replacements."""
     past, now = context.past.recycle, context.now
     timeout_s = context.policy.recycle.strategy.ready_timeout_s
     yield from (refusal.until - now for refusal in context.past.refusals.values())
@@ -193,7 +192,7 @@ def _of_recycles(context: PassContext, recycled: Sequence[GroupRecycling]) -> It
 
 
 def _of_quotas(context: PassContext, group: ObservedGroup) -> Iterator[float]:
-    """The ages and the ends of a group's workers."""
+    """Yield ages and ends of a group's workers."""
     recycle, past = context.policy.recycle_of(group.name), context.past.recycle
     clocks, ready_s = context.clocks, past.ready_s
     memory, expected_s = recycle.memory, context.observed.scheduler.expected_s

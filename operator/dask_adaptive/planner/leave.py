@@ -34,7 +34,7 @@ class VetoContext:
     now: float
     clocks: Clocks
     in_service: int  # Dask workers of the whole cluster that take tasks and data
-    idle_s: float  # so long a worker of its group has to be without a task
+    idle_s: float  # idle time after which a worker of its group may leave
 
 
 #: Why a worker stays: the word, and a sentence.
@@ -42,7 +42,7 @@ Objection = tuple[Reason, str]
 
 WITH_ACTORS = Reason.HOLDS_ACTORS, "holds actors, which cannot be moved"
 
-#: Says why a worker must stay, or None when this rule has no objection.
+#: Returns why a worker must stay, or None if this rule has no objection.
 Veto = Callable[[ObservedWorker, VetoContext], "Objection | None"]
 
 
@@ -92,13 +92,13 @@ VETOES: tuple[Veto, ...] = (
 )  # fmt: skip
 
 
-#: Where busy workers may go, for work elsewhere, these do not count: the scheduler offers no busy
-#: worker, and none whose memory is needed by what runs.
+#: Skipped where busy workers may leave: the scheduler offers no busy worker, and none whose memory
+#: running tasks need.
 _OF_IDLE = frozenset({busy, not_offered})
 
 
 def veto(worker: ObservedWorker, context: VetoContext, *, busy_ok: bool = False) -> Blocker | None:
-    """The first objection to letting a connected worker go, or None when it may."""
+    """Return the first objection to retiring a connected worker, or None."""
     for rule in VETOES:
         if busy_ok and rule in _OF_IDLE:
             continue
@@ -107,10 +107,10 @@ def veto(worker: ObservedWorker, context: VetoContext, *, busy_ok: bool = False)
     return None
 
 
-#: Results that only one worker holds, in bytes: up to this much costs nothing to move.
+#: Bytes of unique results that cost nothing to move.
 LITTLE = 1 << 20
 
-#: What is left on a worker's node once those that may leave have left, and how many those are.
+#: Workers that remain on a node after all candidates have left, and the number of candidates.
 Emptiness = tuple[int, int, str]
 
 NodeOrder = Callable[[ObservedWorker], Emptiness]
@@ -154,10 +154,8 @@ def ranked(
 
 def ranked_pending(workers: Iterable[ObservedWorker]) -> list[ObservedWorker]:
     """
-    First to go among those that are not connected: gated ones, stuck before starting, young before
-    old.
-
-    The oldest that is merely starting is the one that will soonest be of use.
+    Sort unconnected workers: gated ones first, then stuck ones, then young before old. The oldest
+    one that is starting will be of use soonest.
     """
     return sorted(
         workers,
@@ -186,13 +184,13 @@ def _manual(reason: str) -> str:
     return "annotation" + (f" ({reason})" if reason else "")
 
 
-#: The scheduler's idea of a worker's end may differ by so much from its pod's.
+#: Tolerated difference between a pod's end and the scheduler's view of it.
 SLACK_S = 5.0
 
 #: The owner under which the operator pins; pins of others with source "manual" are not touched.
 OWNER = "operator"
 
-#: A lease is renewed when it is this much shorter than what the annotation asks for.
+#: A lease is renewed when it is shorter than the annotation asks by this much.
 PIN_SLACK_S = 30.0
 
 
@@ -200,7 +198,7 @@ def drain_terminating_nodes(
     workers: GroupWorkers, context: PassContext
 ) -> tuple[tuple[Retire, ...], tuple[Blocker, ...]]:
     """
-    Let workers go whose machine does, busy ones too; those that stay are told, and why.
+    Retire workers whose node terminates, busy ones too; return the reasons of those that stay.
 
     The machine does not wait, so neither `idleTimeout` nor `retirement.maxConcurrent` counts here.
     Only a pin holds, until it ends, and actors, which cannot be moved.
@@ -222,7 +220,7 @@ def drain_terminating_nodes(
 
 def tell_endings(context: PassContext) -> tuple[Leave, ...]:
     """
-    Say which workers are about to end where the scheduler does not know, or believes in more time.
+    Announce terminating pods that the scheduler does not know, or gives more time.
 
     In all groups and modes: the pod goes whatever we decide, and this only saves work. Less time
     than the pod has may be the word of somebody who was not sure of the end: ours is heard once.
@@ -266,7 +264,7 @@ def sync_pins(context: PassContext) -> tuple[SetPin | Unpin, ...]:
 
 def _lifted(context: PassContext) -> Iterator[Unpin]:
     """
-    Pins on pods that are being deleted, whose annotation is gone: the pod waits for nothing else.
+    Release pins on terminating pods whose annotation was removed: the pod waits for them.
 
     None is set there: what a person annotates now is about the next pod.
     """
@@ -281,7 +279,7 @@ def _lifted(context: PassContext) -> Iterator[Unpin]:
     connected = {w.name for g in observed.groups for w in g.workers if w.dask_names}
     for pod in observed.terminating:
         if pod.manual_pin is None and pinned & set(pod.dask_names):
-            # By its name as well, unless that is its successor's by now.
+            # By name as well, unless a successor has it.
             by_name = () if pod.worker in connected else (pod.worker,)
             message = f"its annotation is gone; pod {pod.pod} is being deleted"
             names = (*pod.dask_names, *by_name)

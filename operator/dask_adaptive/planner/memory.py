@@ -35,22 +35,21 @@ from dask_adaptive.planner.groups import gap_of, with_worker_groups
 from dask_adaptive.planner.quotas import life_of, paced_over_s
 from dask_adaptive.planner.replace import HOUR_S
 
-#: A worker whose retirement was refused is not asked again for so long.
+#: Wait before a refused retirement is requested again.
 REFUSED_S = 15.0
 
-#: The same where there may be no other time, or where it is of little use meanwhile: its node is
-#: about to go, or its quota has run out.
+#: The same for urgent ones: the node terminates, or the quota has run out.
 REFUSED_PRESSING_S = 5.0
 
 
 def remember(
     context: PassContext, decided: Plan, outcomes: Sequence[Outcome], *, now: float
 ) -> Past:
-    """The past as the next pass should see it. A scheduler that started anew has none."""
+    """Return the past for the next pass. A restarted scheduler begins with none."""
     observed, past = context.observed, context.past
     if observed.group(context.default_group) is None or not observed.scheduler.is_connected:
-        # Without an answer nothing new is known; what was is kept, so that a short outage does
-        # not lengthen the window, and a long one ends with recommendations too old to count.
+        # Without an answer keep the past: a short outage does not lengthen the window, and after a
+        # long one the recommendations are too old to count.
         return past
     past = with_worker_groups(past, observed)
     if observed.scheduler.session != past.session or is_blind(past, now=now):
@@ -78,7 +77,7 @@ def remember(
 
 def changes_memory(context: PassContext, decided: Plan) -> bool:
     """
-    True if the next pass starts from another memory, but for what only notes that time has passed.
+    True if this pass changes the memory, apart from noting that time has passed.
 
     What was done is not known yet. To ask whether `remember` gives another past would not do: one
     that is paused, or has workers that run tasks, notes each pass.
@@ -103,7 +102,7 @@ def changes_memory(context: PassContext, decided: Plan) -> bool:
 
 def heard(past: Past, *, now: float) -> Past:
     """
-    The past once the scheduler has answered that nothing has changed since the last pass.
+    Return the past after the scheduler reported no change since the last pass.
 
     What the load asked for then it has asked for until now. Without this, passes that are seldom
     would look like an outage, and a window like one that nobody has watched.
@@ -119,7 +118,7 @@ def heard(past: Past, *, now: float) -> Past:
 
 
 def renewed(past: Past) -> Past:
-    """The past as it is when a scheduler has started anew: what it was about is gone."""
+    """Return the past for a restarted scheduler: memories of its load are dropped."""
     # All but the load is still true of a group.
     groups = {
         name: GroupPast(
@@ -146,7 +145,7 @@ def renewed(past: Past) -> Past:
 
 
 def is_blind(past: Past, *, now: float) -> bool:
-    """Tells whether the scheduler was heard so long ago that a memory of its load says nothing."""
+    """True if the scheduler last answered too long ago to remember its load."""
     last = [g.recommendations[-1].at for g in past.groups.values() if g.recommendations]
     last += [] if past.heard_at is None else [past.heard_at]
     return _is_old(max(last, default=past.since), now=now)
@@ -169,7 +168,7 @@ def _refusals(past: Past, outcomes: Sequence[Outcome], *, now: float) -> dict[st
 
 def _leaving(context: PassContext, done: Sequence[Action]) -> frozenset[str]:
     """
-    Names that, once they are missing, explain that `replicas` is too high.
+    Return names that explain, once they are missing, why `replicas` is too high.
 
     A number that was set since has taken those that are missing into account: they explain nothing
     any more, or workers that upstream is about to make would be taken for ones that we deleted.
@@ -185,7 +184,7 @@ def _leaving(context: PassContext, done: Sequence[Action]) -> frozenset[str]:
 
 
 def _remembered_group(context: PassContext, plan: GroupPlan, done: Sequence[Action]) -> GroupPast:
-    """One group's past as the next pass should see it."""
+    """Return one group's past for the next pass."""
     observed, policy, past, now = context.observed, context.policy, context.past, context.now
     mine, group = past.of(plan.group), observed.group(plan.group) or ObservedGroup(plan.group, 0)
     gap, new = gap_of(group), starts(past, group.workers, context.clocks, now=now)
@@ -220,7 +219,7 @@ def _remembered_group(context: PassContext, plan: GroupPlan, done: Sequence[Acti
 
 
 def _after(plan: GroupPlan, group: ObservedGroup, done: Sequence[Action]) -> int:
-    """The workers of a group after what was asked for, and got; recycles change no number."""
+    """Return a group's workers after the completed actions; recycles change no number."""
     names = {w.name for w in group.workers}
     more = fewer = 0
     for action in done:
@@ -237,20 +236,20 @@ def _after(plan: GroupPlan, group: ObservedGroup, done: Sequence[Action]) -> int
 
 # Of workers their use of quotas, of recycles how they went
 
-#: Passes that follow each other faster than this say nothing of a pace.
+#: Shortest time between passes that measures a pace.
 SHORTEST_S = 1.0
 
-#: A replacement that did not come is not asked for again for longer than this.
+#: Longest wait before a failed replacement is tried again.
 LONGEST_S = 3600.0
 
-#: What people asked for is not counted by maxPerHour.
+#: Requests of people, which maxPerHour does not count.
 _ASKED = frozenset({Reason.RECYCLE_REQUESTED, Reason.DRIFTED})
 
 Pace = tuple[float, int, float]
 
 
 def _with_recycles(context: PassContext, decided: Plan, done: Sequence[Action]) -> Past:
-    """The past with what recycles need of this pass, and without workers that are gone."""
+    """Return the past of recycles, without workers that are gone."""
     past, now = context.past, context.now
     workers = {w.name: w for g in context.observed.groups for w in g.workers}
     replaced = [a for a in done if isinstance(a, Retire) and a.reason.replaces]
@@ -269,7 +268,7 @@ def _with_recycles(context: PassContext, decided: Plan, done: Sequence[Action]) 
         seen=seen,
         lost={n: past.lost.get(n, now) for n in seen if not workers[n].dask_names},
         awaited={
-            # The start of one that is gated begins when its gate opens, and that is seen at once.
+            # A gated worker starts when its gate opens, which is seen at once.
             n: now + SEEN_S if w.platform.gated else past.awaited.get(n, now)
             for n, w in workers.items()
             if n not in seen
@@ -293,7 +292,7 @@ def _with_recycles(context: PassContext, decided: Plan, done: Sequence[Action]) 
 def _begun(
     past: Past, workers: Mapping[str, ObservedWorker], replaced: Sequence[Retire]
 ) -> tuple[list[Reason], dict[str, str]]:
-    """Why recycles began in this pass: each pod's is counted once, however often it is tried."""
+    """Return the reasons of recycles begun in this pass, each pod's only once."""
     reasons = []
     counted = {n: pod for n, pod in past.counted.items() if n in workers}
     for action in replaced:
@@ -307,7 +306,7 @@ def _begun(
 def _aborted(
     context: PassContext, decided: Plan, workers: Mapping[str, ObservedWorker]
 ) -> tuple[dict[str, tuple[float, str]], dict[str, int]]:
-    """Back-offs, twice as long each time, whichever worker it is that waits in vain."""
+    """Return back-offs, doubled each time whichever replacement failed to come."""
     past, now = context.past, context.now
     known = past.recycle.aborted
     aborted = {n: a for n, a in known.items() if n in workers and a[0] > now}
@@ -323,7 +322,7 @@ def _aborted(
 def _restarted(
     past: Past, workers: Mapping[str, ObservedWorker], done: Sequence[Action]
 ) -> dict[str, str]:
-    """Whose pods we have deleted, as long as the scheduler still shows the old processes."""
+    """Return the pods that we deleted while the scheduler still shows their processes."""
     leaving = {n for n, w in workers.items() if isinstance(w.lifecycle, Retiring)}
     kept = {n: pod for n, pod in past.restarted.items() if n in leaving}
     return kept | {a.worker: a.pod_uid for a in done if isinstance(a, Restart)}
@@ -345,7 +344,7 @@ def _quota_uses(context: PassContext) -> tuple[dict[str, float], dict[str, Pace]
             known, age_s = past.pace.get(life), context.clocks.pod_age_s(worker)
             pace[life] = _pace(known, worker, age_s=age_s, over_s=paced_over_s(past), now=now)
             if worker.use.unmanaged >= recycle.memory.soft:
-                # Another process, though maybe in the same pod, has memory that began anew.
+                # A new process, perhaps in the same pod, starts with empty memory.
                 is_new = known is None or worker.use.runs < known[1]
                 above_since[life] = now if is_new else past.above_since.get(life, now)
     return above_since, pace
@@ -370,6 +369,6 @@ def _pace(
         return now, runs, pace  # another process, or a rest: what lies between was no work
     weight = 1 - math.exp((at - now) / over_s)
     pace += weight * ((runs - before) / (now - at) - pace)
-    # An average that begins at nothing comes too late for a worker that is spent within seconds.
+    # An average that starts at zero is too slow for a worker that is spent within seconds.
     is_young = 0 < age_s < 3 * over_s
     return now, runs, max(pace, runs / age_s) if is_young else pace

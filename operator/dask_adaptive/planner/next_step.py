@@ -1,4 +1,4 @@
-"""The next step of one group towards its number: more workers, fewer, or `replicas` put right."""
+"""Takes one step of a group towards its number: more workers, fewer, or corrected `replicas`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from dask_adaptive.planner.stages import Draft, limited_by, why_at_rest, why_mor
 
 @dataclass(frozen=True, slots=True)
 class Adjustment:
-    """Actions that bring a group closer to its number, and their reason."""
+    """Actions that bring a group closer to its number, with their reason."""
 
     reason: Reason
     message: str
@@ -36,7 +36,7 @@ class Adjustment:
 
 @dataclass(frozen=True, slots=True)
 class NextStep:
-    """All that is done in one group, in this order."""
+    """The plan, actions and blockers of one group."""
 
     plan: GroupPlan
     actions: tuple[Action, ...] = ()
@@ -49,14 +49,14 @@ def next_step(
     """Decide the next step of one group; `leaving`: of the cluster, as nobody needs them."""
     workers = recycled.workers
     drained = delete_drained(workers)
-    # What must leave for its node does so whatever is desired; replacements are asked for first.
+    # Workers on terminating nodes leave in any case; their replacements are requested first.
     evacuated, held = drain_terminating_nodes(workers, context)
     departures: tuple[Action, ...] = (*evacuated, *recycled.restart, *recycled.retire)
 
     if draft.number > workers.serving:
         change = scale_up(context, workers, draft.number, why_more(draft, workers))
-        # Those that have drained wait: one that goes before upstream has looked for what it is to
-        # make would be made anew.
+        # Drained workers wait: upstream would recreate one that is deleted before it has acted on
+        # the new number.
         actions = (*recycled.back, *change.actions, *departures)
     elif draft.number < workers.serving:
         due = frozenset(d.worker for d in recycled.assessment.due if d.is_over)
@@ -111,11 +111,11 @@ def _merged(*objections: Sequence[Blocker]) -> tuple[Blocker, ...]:
 def _settle(
     context: PassContext, workers: GroupWorkers, actions: Sequence[Action]
 ) -> tuple[SetReplicas, ...]:
-    """Bring `replicas` in step with the Deployments, so that upstream finds nothing to do."""
+    """Match `replicas` to the Deployments, so that upstream has nothing to do."""
     if workers.gap == 0 or is_creating(context, workers):
         return ()
-    # A number above what is left when all deletions are through has upstream make workers anew
-    # (docs/explanation/decisions.md): wait until each is seen gone.
+    # If `replicas` exceeds the workers that remain after all deletions, upstream creates new ones
+    # (docs/explanation/decisions.md): wait until each deletion is seen.
     if is_deleting(context, workers) or any(isinstance(a, Delete) for a in actions):
         return ()
     message = f"{counted(workers.present, 'worker')} there, {workers.replicas} requested"
@@ -128,7 +128,7 @@ def _settle(
 def scale_up(
     context: PassContext, workers: GroupWorkers, desired: int, cause: tuple[Reason, str]
 ) -> Adjustment:
-    """Bring the workers that serve up to `desired`, which is above their number now."""
+    """Raise the serving workers to `desired`, which is above their number."""
     missing = desired - workers.serving
     back = _called_back(workers, missing)
     missing -= len(back)
@@ -144,8 +144,8 @@ def scale_up(
         return Adjustment(reason, message, (*back, rise))
     if is_creating(context, workers) or is_deleting(context, workers):
         return Adjustment(Reason.SETTLING, f"{workers.gap} requested are yet to come", back)
-    # Upstream acts on changes of `replicas` only. Here the number stands at or above the goal and
-    # nobody is at work on it, so it is first told the truth; from there the next pass can rise.
+    # Upstream acts only on changes of `replicas`. Here the number is at or above the goal, yet
+    # upstream is idle: correct it first, so that the next pass can raise it.
     number = goal if goal < workers.replicas else workers.present
     known = f"{counted(workers.present, 'worker')} there, {workers.replicas} requested"
     fix = SetReplicas(workers.name, number, Reason.REPLICAS_CORRECTED, f"{known}, {goal} needed")
@@ -167,7 +167,7 @@ def _why_up(workers: GroupWorkers, desired: int, cause: tuple[Reason, str]) -> t
 
 
 def _called_back(workers: GroupWorkers, missing: int) -> tuple[Cancel, ...]:
-    # Those with the most data first: they are the dearest to lose and the furthest from done.
+    # Most data first: these are the most expensive to lose and the furthest from done.
     order = sorted(workers.recallable, key=lambda w: (-w.process.sole_bytes, w.name))
     return tuple(
         Cancel(w.name, w.dask_names, Reason.WANTED_AGAIN, "wanted again before it had left")
@@ -182,7 +182,7 @@ def scale_down(
     context: PassContext, workers: GroupWorkers, draft: Draft, *, due: Collection[str], leaving: int
 ) -> Adjustment:
     """
-    Let workers go until as many serve as the draft says, which is below their number now.
+    Retire workers until as many serve as the draft says, which is below their number.
 
     Never one that a veto objects to; never more on their way out at once than
     `retirement.maxConcurrent` (one that never connected costs nothing and is not counted); never so
@@ -245,7 +245,7 @@ def _divide(
     context: PassContext, workers: GroupWorkers, *, idle_s: float, busy_ok: bool
 ) -> tuple[list[ObservedWorker], tuple[Blocker, ...]]:
     """
-    The active workers that may leave, and why the others may not.
+    Divide active workers into those that may leave and those that must stay.
 
     Args:
         busy_ok: One that has tasks may go, too: those that run finish first, others move.

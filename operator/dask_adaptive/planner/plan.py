@@ -47,13 +47,13 @@ from dask_adaptive.planner.replace import (
 )
 from dask_adaptive.planner.stages import drafts_of, telling
 
-#: The next pass is made so soon where it starts from another memory than this one.
+#: Time until the next pass, if this one changes the memory.
 AGAIN_S = 1.0
 
 
 def plan(context: PassContext) -> Plan:
     """
-    Turn one observation into a plan. Total: every input has a plan, and every plan a reason.
+    Turn one observation into a plan. Total: every input gives a plan, and every plan has a reason.
 
     Returns:
         A plan that holds until its `valid_until`: made again at any instant before, from `aged` of
@@ -69,14 +69,14 @@ def plan(context: PassContext) -> Plan:
 
 
 def _planned(context: PassContext) -> tuple[Plan, float]:
-    """The plan, and the instant until which it holds if nothing else is remembered then."""
+    """Return the plan, and until when it holds if the memory stays the same."""
     policy, past = context.policy, context.past
     if (stop := _cannot_decide(context)) is not None:
         return stop, next_instant(context, stop, {}, ())
 
     always = (*tell_endings(context), *sync_pins(context))
     if past.session != context.observed.scheduler.session:
-        # Another scheduler's load says nothing about this one's.
+        # The load of an earlier scheduler says nothing about this one.
         context = replace(context, past=renewed(past))
     asked = loads(context)
     recycled: Sequence[GroupRecycling] = ()
@@ -115,16 +115,16 @@ def _scaled(
     decided = replace(decided, arriving=arriving(drafts, decided.actions, context))
     end = deletion(context.observed, context.policy)  # in mode Advise this is advice, too
     if end is not None:
-        # Nobody uses the cluster: it goes as a whole, and nothing else is done to it.
+        # The cluster is unused: it is deleted as a whole, and nothing else is done.
         decided = replace(decided, reason=end.reason, message=end.message, actions=(end,))
     return decided, recycled
 
 
-# Plans that scale nothing: too little, or something wrong, is known; somebody, or a gate, holds it
+# Plans that scale nothing: too little is known, or a pause or a gate holds the cluster
 
 
 def _cannot_decide(context: PassContext) -> Plan | None:
-    """The plans that touch no worker."""
+    """Return a plan that touches no worker, if too little is known."""
     observed = context.observed
     if not observed.found:
         missing = f"DaskCluster {observed.key.name} does not exist"
@@ -138,20 +138,20 @@ def _cannot_decide(context: PassContext) -> Plan | None:
 
 
 def _held(context: PassContext, asked: Mapping[str, Load]) -> Plan | None:
-    """The plans that scale nothing although the load is known."""
+    """Return a plan that scales nothing, if a pause or lost workers hold the cluster."""
     why = _why_held(context)
     if why is None:
         return None
     still = _frozen(context, *why, asked)
     if why[0] is Reason.TOO_MANY_UNREADY:
-        return still  # what drains goes on, but nothing is taken away
+        return still  # draining continues, but no worker is removed
     return replace(still, actions=_all_returned(context, *why))
 
 
 def _why_held(context: PassContext) -> tuple[Reason, str] | None:
     if context.policy.mode is Mode.PAUSED:
         return Reason.PAUSED, "paused: nothing is scaled"
-    # Of a step from none to none only a pause of everything has anything to say.
+    # For zero workers only a pause of everything yields a step.
     if (everything := paused_step(0, 0, context.observed.pause)) is not None:
         return everything.reason, f"paused: {everything.message}"
     message = too_many_away(context)
@@ -159,7 +159,7 @@ def _why_held(context: PassContext) -> tuple[Reason, str] | None:
 
 
 def _frozen(context: PassContext, reason: Reason, message: str, asked: Mapping[str, Load]) -> Plan:
-    """Leave all groups as they are; `asked`: what the load asks for, as far as it is known."""
+    """Leave all groups as they are. `asked` holds the load of each group, as far as known."""
     heed_nodes = context.policy.disruption.node_signals
     groups = []
     for group, _ in scaled_groups(context.observed, context.policy):
@@ -180,7 +180,7 @@ def _frozen(context: PassContext, reason: Reason, message: str, asked: Mapping[s
 
 
 def _all_returned(context: PassContext, reason: Reason, message: str) -> tuple[Cancel, ...]:
-    """Put every worker that is on its way out by our doing back to service."""
+    """Return every worker that we are retiring to service."""
     scaled = [group for group, _ in scaled_groups(context.observed, context.policy)]
     back = [w for group in scaled for w in sort_workers(group, context.past.deleted).retiring]
     others = (w for g in context.observed.groups if g not in scaled for w in g.workers)
@@ -189,7 +189,7 @@ def _all_returned(context: PassContext, reason: Reason, message: str) -> tuple[C
 
 
 def _blind(context: PassContext) -> Plan:
-    """Without the scheduler no worker is taken away; up to what people set as floors some come."""
+    """Without the scheduler, remove no worker, but raise groups to the floors that people set."""
     scheduler, mode = context.observed.scheduler, context.policy.mode
     problem = scheduler.problem or Reason.SCHEDULER_UNREACHABLE
     plan = _frozen(context, problem, f"{scheduler.message}; no worker is removed", {})
@@ -207,7 +207,7 @@ def _blind(context: PassContext) -> Plan:
 
 
 def _below_floors(context: PassContext) -> Iterator[tuple[ObservedGroup, int, Step]]:
-    """The groups that are below what people set as floors, with the number to bring them to."""
+    """Yield the groups below their floors, with the number to raise them to."""
     default, policy = context.default_group, context.policy
     groups = scaled_groups(context.observed, policy)
     left: float = math.inf
@@ -225,12 +225,12 @@ def _below_floors(context: PassContext) -> Iterator[tuple[ObservedGroup, int, St
 
 
 def _floor(context: PassContext, group: ObservedGroup, bounds: GroupBounds) -> Step:
-    """The highest floor of a group, and what sets it. Safe without the scheduler: it only adds."""
+    """Return a group's highest floor. Safe without the scheduler: it only adds workers."""
     minimum = bounds.minimum
     desired = context.past.of(group.name).desired
     is_to_zero = context.policy.idle.action is IdleAction.SCALE_TO_ZERO
     if is_to_zero and desired is not None and desired < minimum:
-        minimum = 0  # nobody used the cluster when the scheduler was last heard
+        minimum = 0  # the cluster was unused when the scheduler last answered
     below = f"{group.replicas} replicas are below minReplicas {minimum}"
     fallback = fallback_floor(context) if group.name == context.default_group else None
     lowest = Step("bounds", minimum, Reason.TOO_FEW_REPLICAS, below)
@@ -238,7 +238,7 @@ def _floor(context: PassContext, group: ObservedGroup, bounds: GroupBounds) -> S
     return max((step for step in floors if step is not None), key=lambda step: step.replicas)
 
 
-# One plan for the cluster, from those for its groups
+# One plan for the cluster, combined from its groups'
 
 
 def _cluster_plan(
@@ -269,7 +269,7 @@ def _cluster_plan(
 
 
 def _summary(groups: Sequence[GroupPlan]) -> Plan:
-    """The numbers of all groups together, and what there is to say of the most telling one."""
+    """Sum up all groups; the message is that of the most telling one."""
     first = telling(groups)
     wanted, desired = sum(g.wanted for g in groups), sum(g.desired for g in groups)
     message = first.message
@@ -281,7 +281,7 @@ def _summary(groups: Sequence[GroupPlan]) -> Plan:
 
 
 def _as_advice(context: PassContext, decided: Plan) -> Plan:
-    """The same decision, not carried out: nothing is enforced, nobody waits for anything."""
+    """Return the same decision as advice: no action, no limit, no wait."""
     return replace(
         decided,
         actions=_all_returned(context, Reason.ADVISING, "the policy only advises"),

@@ -36,12 +36,12 @@ class Draft:
     workers: GroupWorkers
     assessment: Assessment
     load: Load
-    current: int  # what it moves from, see `current_workers`
-    there: int  # of these: there, on their way, or back by themselves
+    current: int  # the stages start from this, see `current_workers`
+    there: int  # of these: exist, are expected, or return by themselves
     wanted: int  # what the load asks for
-    number: int  # what the stages have made of it so far
-    steps: tuple[Step, ...]  # that of the load first; the last one made the number
-    floor: Step | None = None  # below which no stage takes it, but caps and pauses
+    number: int  # after the stages so far
+    steps: tuple[Step, ...]  # the load's first; the last one set the number
+    floor: Step | None = None  # only caps and pauses go below it
     blocked: Blocked | None = None
     claim: Claimed | None = None
 
@@ -51,21 +51,21 @@ class Draft:
 
     @property
     def standing(self) -> int:
-        """Workers that are there or on their way, and retiring ones that can be called back."""
+        """Existing and expected workers, and retiring ones that can be called back."""
         return self.there + len(self.workers.recallable)
 
     def at(self, step: Step | None) -> Draft:
-        """After one more stage; None: it had nothing to say."""
+        """Return the draft after one more stage; None changes nothing."""
         if step is None:
             return self
         return replace(self, number=step.replicas, steps=(*self.steps, step))
 
     def at_most(self, number: int, stage: str, reason: Reason, message: str) -> Draft:
-        """After a stage that lowers the number to so many, if it is higher."""
+        """Return the draft after a stage that caps the number."""
         return self.at(None if self.number <= number else Step(stage, number, reason, message))
 
     def on_floor(self) -> Draft:
-        """No lower than its floor."""
+        """Raise the number to the draft's floor."""
         is_below = self.floor is not None and self.number < self.floor.replicas
         return self.at(self.floor) if is_below else self
 
@@ -99,7 +99,7 @@ def _loaded(context: PassContext, group: ObservedGroup, bounds: GroupBounds, loa
 
 
 def _floored(draft: Draft, context: PassContext) -> Draft:
-    """The minimum, unless nobody uses the cluster; and, used or not, what schedules keep."""
+    """Apply the floors: the minimum, unless the cluster is unused, and open schedules."""
     minimum = draft.bounds.minimum
     floors = []
     if minimum > 0:
@@ -124,7 +124,7 @@ def _damped(draft: Draft, context: PassContext) -> Draft:
         idle_timeout_s=draft.bounds.idle_timeout_s, since=watched, now=context.now,
         lowest=draft.floor.replicas if draft.floor else 0, highest=draft.bounds.maximum,
     )  # fmt: skip
-    # What a floor asks for is not slowed down: as with HPA, minReplicas hold at once.
+    # Floors are not slowed down: as with HPA, minReplicas hold at once.
     return replace(draft, number=number, steps=(*draft.steps, *steps)).on_floor()
 
 
@@ -140,13 +140,13 @@ def _capped(draft: Draft, context: PassContext) -> Draft:
 
 
 def _shared(drafts: Sequence[Draft], context: PassContext) -> Sequence[Draft]:
-    """`maxReplicas` of the policy is that of all groups together where the default has its own."""
+    """Apply the policy's `maxReplicas` to all groups together, if the default group has its own."""
     policy = context.policy
     if all(g.name != context.default_group for g in policy.own_bounds):
         return drafts
-    # Nobody is taken away so that another group can grow, and none grows into the place of one that
-    # has yet to leave; but what is beyond the limit goes. Another group need not wait for the
-    # places of workers that no node takes, as far as those are beyond the minimum.
+    # No worker is removed so that another group can grow, and no group grows into a place that is
+    # not free yet; but workers beyond the limit leave. Places of unschedulable workers beyond the
+    # minimum count as free.
     maximum = policy.max_replicas - sum(max(0, d.there - d.number) for d in drafts)
     desired = {d.name: d.number for d in drafts}
     stuck = {
@@ -160,28 +160,28 @@ def _shared(drafts: Sequence[Draft], context: PassContext) -> Sequence[Draft]:
         desired = {d.name: min(d.number, max(d.there, least[d.name])) for d in drafts}
         floor = {d.name: min(desired[d.name], d.bounds.minimum) for d in drafts}
     bounds = [d.bounds for d in drafts]
-    # A minimum goes before what a higher priority wants more of.
+    # Minimums come before the further needs of a higher priority.
     minimums = {d.name: max(floor[d.name], min(d.number, d.bounds.minimum)) for d in drafts}
     numbers = shared(desired, bounds, shared(minimums, bounds, floor, maximum), maximum)
     return [_limited(draft, numbers[draft.name], policy.max_replicas) for draft in drafts]
 
 
 def _limited(draft: Draft, number: int, maximum: int) -> Draft:
-    """Lower a number to what the cluster's limit leaves, and say why."""
+    """Lower a number to its share of the cluster's limit."""
     message = f"{draft.number} needed, {number} for now: maxReplicas of all groups is {maximum}"
     return draft.at_most(number, "cluster", Reason.TOO_MANY_REPLICAS, message)
 
 
 def _paused(draft: Draft, context: PassContext) -> Draft:
-    # Of those that serve none goes while more are wanted, however few were desired last.
+    # No serving worker leaves while more are wanted, however few were desired last.
     held = max(draft.standing, min(draft.number, draft.workers.serving))
     step = paused_step(draft.number, held, context.observed.pause)
-    # What people hold is needed, and no more than that.
+    # A pause sets both the number and its floor.
     return draft if step is None else replace(draft.at(step), floor=step)
 
 
 def _budgeted(draft: Draft, context: PassContext) -> Draft:
-    """No more than the group's part of what it shares; but nobody leaves whom a pause holds."""
+    """Cap the number at the group's share of its budget, except for workers that a pause holds."""
     floor = draft.floor.replicas if draft.floor else 0
     needed = min(draft.number, max(draft.wanted, floor))
     draft = replace(draft, claim=Claimed(needed, draft.number))
@@ -196,8 +196,7 @@ def _budgeted(draft: Draft, context: PassContext) -> Draft:
 
 def wanted_now(wanted: int, workers: GroupWorkers, past: Past) -> int:
     """
-    While workers are replaced: those that the load asks for, without the ones that only stand in
-    for leaving ones.
+    Return the load's number without replacements that only stand in for leaving workers.
 
     `Scheduler.adaptive_target` never asks for fewer than have tasks: a replacement that works next
     to the worker that it replaces would be taken for demand, and each recycle would leave the
@@ -212,8 +211,8 @@ def wanted_now(wanted: int, workers: GroupWorkers, past: Past) -> int:
 
 def current_workers(context: PassContext, workers: GroupWorkers, due: int) -> int:
     """
-    The number to move from while workers are replaced, as if none were; it includes workers that
-    were asked for and are about to be made.
+    Return the number that the stages start from, as if no worker were being replaced. It includes
+    workers that were requested and do not exist yet.
 
     What was desired last says it best: neither one more, because a replacement has come, nor one
     fewer, because a worker is about to go. Without a past it is guessed.
@@ -231,7 +230,7 @@ def current_workers(context: PassContext, workers: GroupWorkers, due: int) -> in
     return max(workers.serving - surged, workers.in_service)
 
 
-#: What keeps a number from what is asked for, the most important first: `ScalingLimited`.
+#: Reasons that limit a number, the most important first, for `ScalingLimited`.
 LIMITS = (
     Reason.UNSCHEDULABLE,
     Reason.QUOTA_EXCEEDED,
@@ -244,17 +243,17 @@ LIMITS = (
     Reason.SCALE_DOWN_LIMITED,
 )
 
-#: Bounds are told once a group has come to them: on its way there it is not limited by them yet.
+#: Bounds limit a group only once it has reached them, not on its way there.
 _BOUNDS = frozenset({Reason.TOO_MANY_REPLICAS, Reason.TOO_FEW_REPLICAS})
 
-#: Ordinary demand: nothing that would have to be explained.
+#: Ordinary demand, which needs no explanation.
 _USUAL = frozenset(
     {Reason.LOAD_INCREASED, Reason.DESIRED_WITHIN_RANGE, Reason.UNDERUTILIZED, Reason.RECYCLING}
 )
 
 
 def limited_by(draft: Draft, *, is_at_rest: bool) -> Step | None:
-    """The stage that kept the number from what is asked for, if one did."""
+    """Return the stage that kept the number from what the load needs, if any."""
     step = draft.steps[-1]
     if step.reason not in LIMITS:
         return None
@@ -262,7 +261,7 @@ def limited_by(draft: Draft, *, is_at_rest: bool) -> Step | None:
 
 
 def why_more(draft: Draft, workers: GroupWorkers) -> tuple[Reason, str]:
-    """The first stage that asks for so many workers, as the reason of a rise."""
+    """Return reason and message of a rise: the first stage that needs so many workers."""
     there = f"{draft.wanted} wanted, {workers.serving} there: {counted(draft.number, 'worker')}"
     asks = next(s for s in draft.steps if s.replicas >= draft.number)
     if asks.reason in _USUAL:
@@ -273,7 +272,7 @@ def why_more(draft: Draft, workers: GroupWorkers) -> tuple[Reason, str]:
 
 
 def why_at_rest(draft: Draft, workers: GroupWorkers, limited: Step | None) -> tuple[Reason, str]:
-    """The reason and message of a group that has reached its number."""
+    """Return reason and message of a group that has reached its number."""
     if limited is not None:
         return limited.reason, limited.message
     replaced = len(workers.replaced) + len(workers.restarting)
@@ -289,16 +288,16 @@ def why_at_rest(draft: Draft, workers: GroupWorkers, limited: Step | None) -> tu
 
 
 def telling(plans: Iterable[GroupPlan]) -> GroupPlan:
-    """The group with the most important plan; the first of equals."""
+    """Return the group with the most important plan; the first of equals."""
     return min(plans, key=_rank)
 
 
-#: Of these there is least to say.
+#: The least important reasons.
 _QUIET = (Reason.DESIRED_WITHIN_RANGE, Reason.SCALE_DOWN_STABILIZED, Reason.RETIRING)
 
 
 def _rank(plan: GroupPlan) -> int:
-    """Groups that move come first, then limited ones; frozen ones are all alike."""
+    """Rank moving groups first, then limited ones; frozen ones are all alike."""
     if plan.reason in _QUIET:
         return 100 - _QUIET.index(plan.reason)
     if plan.desired != plan.serving:
