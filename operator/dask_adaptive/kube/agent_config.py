@@ -1,5 +1,6 @@
 """
-The agent as files for schedulers, the ConfigMap that holds them, and permission to use it.
+Packs the agent into files for schedulers, keeps them in a ConfigMap, and checks permission to use
+it.
 
 The same sources give the same bytes, and the name of the ConfigMap says which.
 """
@@ -101,14 +102,14 @@ async def dask_teardown(scheduler):
 class Bundle:
     """The files that are mounted into a scheduler."""
 
-    name: str  # of the ConfigMap; another content has another name
+    name: str  # of the ConfigMap; it depends on the content
     zip: str  # base64
     texts: tuple[tuple[str, str], ...]  # other files: name, content
 
 
 @functools.lru_cache(maxsize=1)
 def bundle() -> Bundle:
-    """The agent that this operator brings."""
+    """Return the agent that this operator brings."""
     content = agent_zip()
     texts = ((BOOT, BOOT_SOURCE),)
     digest = hashlib.sha256(content + str(texts).encode()).hexdigest()[:8]
@@ -116,7 +117,7 @@ def bundle() -> Bundle:
 
 
 def agent_zip() -> bytes:
-    """All sources of the agent; stored, not deflated, for images whose Python has no zlib."""
+    """Zip the agent's sources, uncompressed, for images whose Python has no zlib."""
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_STORED) as archive:
         for name, content in sorted(_sources(resources.files(PACKAGE), PACKAGE)):
@@ -145,12 +146,12 @@ class AgentConfig:
         self._api, self.bundle = api, bundle
 
     async def ensure(self, namespace: str, cluster: str, cluster_uid: str) -> None:
-        """Make the ConfigMap or join its owners. Raises `KubeError`: then don't rely on it."""
+        """Create the ConfigMap or join its owners. On `KubeError` do not rely on it."""
         body = self._body(namespace, cluster, cluster_uid)
         path = CONFIG_MAPS.path(namespace, self.bundle.name)
         try:
-            # A strategic merge adds the owner to those that are there (by uid), and is refused if
-            # the content, which is immutable, differs.
+            # A strategic merge adds the owner to the existing ones (by uid). It is refused if the
+            # content, which is immutable, differs.
             await self._api.patch(path, body, how=STRATEGIC)
         except NotFound:
             try:
@@ -174,7 +175,7 @@ class AgentConfig:
 
 
 def refusal(holder: str, annotations: Mapping[str, str] | None) -> str:
-    """The object that forbids injection, if its annotations do."""
+    """Name the object whose annotations forbid injection, or return an empty text."""
     word = (annotations or {}).get(INJECT, "").strip().lower()
     return f"{holder} is annotated {INJECT}={word}" if word in ("false", "no", "off") else ""
 
@@ -185,11 +186,11 @@ class Consent:
     def __init__(self, api: KubeApi, clock: Callable[[], float], *, ttl_s: float = 30.0) -> None:
         self._api, self._clock, self._ttl_s = api, clock, ttl_s
         self._namespaces: dict[str, tuple[float, str]] = {}
-        self._locks = WeakValueDictionary[str, asyncio.Lock]()  # while somebody waits for one
+        self._locks = WeakValueDictionary[str, asyncio.Lock]()  # while a reader waits for one
 
     async def refused(self, namespace: str, cluster: ClusterObject | None) -> str:
         """
-        The object that refuses for a cluster, or an empty text. Raises `KubeError`.
+        Name the object that refuses the agent for a cluster, or return "". Raises `KubeError`.
 
         Args:
             cluster: None: it is not known yet, and only its namespace is asked.

@@ -1,9 +1,9 @@
 """
-Policies that we make, from a DaskCluster's annotations, or from a DaskAutoscaler that is taken
-over: what should be there, against what is. And when upstream's timer rests. Pure.
+Decides on policies made from a DaskCluster's annotations or an adopted DaskAutoscaler: compares
+what should exist with what does. Suspends upstream's timer. Pure.
 
-Upstream's timer returns early as long as the annotation `COOLDOWN` lies ahead, and so it is put to
-rest by that. It is never deleted: it is the user's object, and once we are gone it goes on.
+Upstream's timer returns early while the annotation `COOLDOWN` lies in the future, so that suspends
+it. The DaskAutoscaler is never deleted: it is the user's object, and resumes once we are gone.
 """
 
 from __future__ import annotations
@@ -30,34 +30,35 @@ from dask_adaptive.model.amounts import instant
 from dask_adaptive.model.policy import DEFAULT_CONTROLLER, InvalidPolicy, Mode, parse_policy
 from dask_adaptive.model.reason import Reason
 
-#: Upstream rests for so long at a time. It is the longest that nobody scales a cluster whose
-#: operator has died: long enough for an operator to be upgraded or moved to another node, and for
-#: a node's worth of its image, and short enough that nobody has to mend anything by hand.
+#: Length of one suspension, and so the longest time that nobody scales a cluster whose operator has
+#: died: long enough to upgrade the operator or move it to another node and pull its image, short
+#: enough that nobody has to intervene.
 REST_S = 600.0
 
-#: With so much left, the rest is made longer. An operator may be away for so long, less `MARGIN_S`.
+#: The suspension is extended when this much is left; an operator may be away for as long, less
+#: `MARGIN_S`.
 RENEW_S = 300.0
 
 #: With less left, upstream counts as awake: its clock may be ahead of ours.
 MARGIN_S = 30.0
 
-#: A run of upstream's timer that had looked at the annotation before it was there is over by then:
-#: it is one request to the scheduler, and the timer's own interval is 5 s.
+#: By then a run of upstream's timer that began before the annotation has ended: it makes one
+#: request to the scheduler, and the timer's interval is 5 s.
 SETTLE_S = 5.0
 
 
 class Adopt(str, enum.Enum):
-    """Which DaskAutoscalers are taken over; the chart's value `adopt`."""
+    """Selects the DaskAutoscalers to adopt; the chart's value `adopt`."""
 
     NEVER = "Never"
-    ANNOTATED = "Annotated"  # those that people have annotated, or whose cluster they have
-    ALWAYS = "Always"  # all but those where an annotation says "false"
+    ANNOTATED = "Annotated"  # annotated ones, or those of annotated clusters
+    ALWAYS = "Always"  # all, unless an annotation says "false"
 
 
 def is_wished(cluster: ClusterObject, autoscaler: AutoscalerObject, adopt: Adopt) -> bool:
     """
-    True if a DaskAutoscaler is to be taken over. Its own annotation goes before its cluster's.
-    Raises `InvalidPolicy`, which says how to mend it.
+    True if a DaskAutoscaler is to be adopted. Its own annotation overrides its cluster's. Raises
+    `InvalidPolicy` with a fix.
     """
     if adopt is Adopt.NEVER:
         return False
@@ -75,7 +76,7 @@ def is_wished(cluster: ClusterObject, autoscaler: AutoscalerObject, adopt: Adopt
 def chosen(
     cluster: ClusterObject, autoscalers: Sequence[AutoscalerObject], adopt: Adopt
 ) -> AutoscalerObject | None:
-    """The one to be taken over, if any. Raises `InvalidPolicy` if it can't be told which."""
+    """Return the DaskAutoscaler to adopt, if any. Raises `InvalidPolicy` if several qualify."""
     wished = [a for a in autoscalers if is_wished(cluster, a, adopt)]
     if not wished:
         return None
@@ -92,8 +93,8 @@ def adopted_spec(
     cluster: ClusterObject, autoscaler: AutoscalerObject, idle: str | None, controller: str
 ) -> Json:
     """
-    The policy's spec that a DaskAutoscaler asks for; whatever else a policy has is people's to set.
-    Raises `InvalidPolicy`, which says how to mend it.
+    Return the part of a policy's spec that a DaskAutoscaler sets. Raises `InvalidPolicy` with a
+    fix.
     """
     spec: Json = {
         "clusterRef": {"name": cluster.meta.name},
@@ -108,7 +109,7 @@ def adopted_spec(
 
 
 def _checked(spec: Json, words: Mapping[str, str], head: str = "") -> Json:
-    """The spec, if it makes sense; its fields are called as people have written them."""
+    """Return the spec if it is valid; errors name fields as people wrote them."""
     try:
         parse_policy(spec)
     except InvalidPolicy as exc:
@@ -120,12 +121,12 @@ def _checked(spec: Json, words: Mapping[str, str], head: str = "") -> Json:
 
 
 def is_awake(autoscaler: AutoscalerObject, now: float) -> bool:
-    """True if upstream may scale, now or before it can be suspended for longer."""
+    """True if upstream may scale, now or before its suspension can be extended."""
     return autoscaler.adopted_at is None or autoscaler.rests_until - now < MARGIN_S
 
 
 def is_suspended(autoscaler: AutoscalerObject, now: float) -> bool:
-    """True if upstream does nothing, and no run of it that began before is still under way."""
+    """True if upstream does nothing, and no earlier run of it is still in progress."""
     if autoscaler.adopted_at is None or is_awake(autoscaler, now):
         return False
     return now - autoscaler.adopted_at >= SETTLE_S
@@ -133,7 +134,7 @@ def is_suspended(autoscaler: AutoscalerObject, now: float) -> bool:
 
 def suspension_of(autoscaler: AutoscalerObject, now: float) -> tuple[float, float] | None:
     """
-    The annotation to write: the end of upstream's suspension, and its start. None: it stands.
+    Return the end and start of upstream's suspension to write, or None if it is long enough.
 
     A time that is too far ahead (a clock was wrong) is written anew, too: the bound that `REST_S`
     promises holds.
@@ -147,12 +148,12 @@ def suspension_of(autoscaler: AutoscalerObject, now: float) -> tuple[float, floa
 
 
 def suspension_notes(until: float, since: float) -> dict[str, str | None]:
-    """The annotations that put upstream to rest; both times in seconds since 1970."""
+    """Return the annotations that suspend upstream; both times in seconds since 1970."""
     return {COOLDOWN: f"{until:.0f}", ADOPTED: instant(since)}
 
 
 def woken_notes() -> dict[str, str | None]:
-    """The same, taken back: upstream goes on at its timer's next turn."""
+    """Return the annotations that resume upstream at its timer's next turn."""
     return {COOLDOWN: None, ADOPTED: None}
 
 
@@ -170,7 +171,7 @@ class Make:
 
 @dataclass(frozen=True, slots=True)
 class Mend:
-    """Bring the policy's spec, and from what it is made, in step."""
+    """Update the policy's spec, and the record of its source."""
 
     name: str
     spec: Json
@@ -187,31 +188,31 @@ class Remove:
 
 @dataclass(frozen=True, slots=True)
 class Complain:
-    """Change nothing; tell who wrote it how to mend it."""
+    """Change nothing; report to the author how to fix it."""
 
     message: str
 
 
 @dataclass(frozen=True, slots=True)
 class Suspend:
-    """Put upstream's autoscaler to rest, or let it rest longer. Times in seconds since 1970."""
+    """Suspend upstream's autoscaler, or extend its suspension. Times in seconds since 1970."""
 
     autoscaler: AutoscalerObject
     until: float
     since: float
-    told: str = ""  # not empty: it is taken over with this, and people are told
+    told: str = ""  # not empty: report the adoption with this message
 
 
 @dataclass(frozen=True, slots=True)
 class Wake:
-    """Let upstream's autoscaler go on."""
+    """Resume upstream's autoscaler."""
 
     autoscaler: AutoscalerObject
 
 
 @dataclass(frozen=True, slots=True)
 class Tell:
-    """Something has happened to the cluster."""
+    """Post an event about the cluster."""
 
     reason: Reason
     message: str
@@ -230,7 +231,7 @@ def steps(
     now: float = 0.0,
 ) -> list[Step]:
     """
-    Steps for a cluster's annotations and its DaskAutoscaler, in order.
+    Return the steps for a cluster's annotations and its DaskAutoscaler, in order.
 
     A policy is made before upstream is put to rest, and removed before it is woken: in between,
     the policy waits (`kube.view`), so that there are never two who scale.
@@ -258,18 +259,18 @@ def steps(
     try:
         taken, problems = chosen(cluster, seen.standing, adopt), []
     except InvalidPolicy as exc:
-        # As it was until somebody mends it: what rests goes on resting.
+        # Leave it unchanged until it is fixed: a suspended one stays suspended.
         taken = next((a for a in seen.standing if a.adopted_at is not None), None)
         problems = [Complain(str(exc))]
     changes = list(_policy_steps(seen, taken, controller))
     if not _is_served(seen, changes):
-        taken = None  # upstream must not rest for nobody
+        taken = None  # do not suspend upstream if nobody scales instead
     return [*problems, *changes, *_rests(seen, taken, now=now), *_farewells(seen, changes)]
 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """One cluster, and all that stays of what is about it."""
+    """One cluster and all objects about it that stay."""
 
     cluster: ClusterObject
     standing: Sequence[AutoscalerObject]
@@ -283,7 +284,7 @@ class _Seen:
 
 def _policy_steps(seen: _Seen, taken: AutoscalerObject | None, controller: str) -> Iterator[Step]:
     cluster, ours = seen.cluster, seen.ours
-    # An annotation is a person's word on this very cluster, so it goes before `adapt()`.
+    # An annotation is about this very cluster, so it overrides `adapt()`.
     by = BY_ANNOTATIONS if seen.is_annotated else BY_ADOPTION
     if seen.written or not (seen.is_annotated or taken):
         yield from (Remove(p.meta.name, p.meta.uid) for p in ours)
@@ -300,7 +301,7 @@ def _policy_steps(seen: _Seen, taken: AutoscalerObject | None, controller: str) 
         yield Make(policy_body(cluster, spec, by))
         return
     policy = next((p for p in ours if p.meta.name == cluster.meta.name), ours[0])
-    if policy.owner_uid != cluster.meta.uid:  # left by a cluster of the same name; it is going
+    if policy.owner_uid != cluster.meta.uid:  # of a deleted cluster of the same name; it will go
         yield Remove(policy.meta.name, policy.meta.uid)
     elif policy.managed_by != by or any(policy.spec.get(k) != v for k, v in spec.items()):
         yield Mend(policy.meta.name, spec, by)
@@ -336,7 +337,7 @@ def _adoption_message(seen: _Seen, autoscaler: AutoscalerObject) -> str:
 
 
 def _farewells(seen: _Seen, changes: Sequence[Step]) -> Iterator[Step]:
-    """An autoscaler that is gone can't say any more that it was released."""
+    """Report the release of an autoscaler that no longer exists."""
     removed = {step.uid for step in changes if isinstance(step, Remove)}
     adopted = [p for p in seen.ours if p.managed_by == BY_ADOPTION and p.meta.uid in removed]
     if adopted and not seen.standing and not seen.written:
@@ -348,7 +349,7 @@ def _farewells(seen: _Seen, changes: Sequence[Step]) -> Iterator[Step]:
 
 
 def wanted_spec(cluster: ClusterObject, controller: str) -> Json:
-    """The spec that the annotations ask for. Raises `InvalidPolicy`, which says how to mend it."""
+    """Return the spec that the annotations set. Raises `InvalidPolicy` with a fix."""
     notes = dict(cluster.notes)
     spec: Json = {
         "clusterRef": {"name": cluster.meta.name},

@@ -40,7 +40,7 @@ from dask_adaptive.loop.ports import PlatformError
 
 
 class Resource(NamedTuple):
-    """One kind of object, as the API server addresses it."""
+    """One kind of object, with its address in the API."""
 
     group: str  # empty: the core group
     version: str
@@ -99,7 +99,7 @@ Json: TypeAlias = dict[str, Any]
 
 
 class KubeError(PlatformError):
-    """The API server said no, or nothing."""
+    """The API server refused, or did not answer."""
 
     def __init__(self, message: str, *, status: int = 0, retry_after_s: float = 0.0) -> None:
         super().__init__(message, retry_after_s=retry_after_s)
@@ -148,7 +148,7 @@ _MOST_AFTER_S = 120.0
 
 
 def error_of(status: int, body: str, request: str, retry_after: str = "") -> KubeError:
-    """Turn an answer of 4xx or 5xx into the error that says who can fix it."""
+    """Turn an answer of 4xx or 5xx into an error by who can fix it."""
     try:
         answer = json.loads(body)
     except ValueError:
@@ -170,11 +170,11 @@ if TYPE_CHECKING:
 
 
 class Rate:
-    """So many calls a second, and so many at once after a rest; who comes too early waits."""
+    """Limits calls per second, with a burst after a pause; excess calls wait."""
 
     def __init__(self, per_s: float, burst: int) -> None:
         self._every_s, self._burst = 1.0 / per_s, burst
-        self._next_at = -math.inf  # when the next call were due, if they came evenly
+        self._next_at = -math.inf  # when the next call would be due if they were spaced evenly
 
     async def wait(self) -> None:
         now = time.monotonic()
@@ -187,21 +187,21 @@ class Rate:
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 
-#: Who we are in `metadata.managedFields`.
+#: Our name in `metadata.managedFields`.
 FIELD_MANAGER = "dask-adaptive"
 
-#: The API server takes objects 10,000 deep: who reads all of them, kopf too, has to be able
-#: to. (Python 3.11, which the image has: later ones count otherwise.)
+#: The API server accepts objects nested 10,000 deep, and every reader, kopf too, must survive that.
+#: (Python 3.11, as in the image; later versions count differently.)
 _DEPTH = 12_000
 
 #: Objects in one answer of a list. Parsing 250 pods stops the event loop for 20 ms.
 _PAGE = 250
 
-#: Calls that are under way at a time; those that follow wait. Watches do not count.
+#: Concurrent calls; further ones wait. Watches do not count.
 _AT_ONCE = 32
 
-#: A watch without a word for so long may be broken. Bookmarks come every minute, but not of a kind
-#: that nobody has written since the watch began (Cacher.dispatchEvents of the API server).
+#: A watch that is silent for this long may be broken. Bookmarks arrive every minute, except for
+#: kinds that were not written since it began (Cacher.dispatchEvents of the API server).
 SILENCE_S = 80.0
 
 
@@ -219,7 +219,7 @@ class KubeApi:
         self._check: Callable[[], None] = lambda: None
 
     def checked(self, check: Callable[[], None]) -> KubeApi:
-        """The same connection, that calls `check` right before each write; it may raise."""
+        """Return the same connection, calling `check` before each write; it may raise."""
         api = copy.copy(self)
         api._check = check
         return api
@@ -235,7 +235,7 @@ class KubeApi:
         rate: Rate | None = None,
     ) -> KubeApi:
         """
-        Use the kubeconfig that is named, or the pod's service account, or else the user's.
+        Connect with the given kubeconfig, the pod's service account, or the user's kubeconfig.
 
         Args:
             dry_run: The API server checks all writes, and carries out none.
@@ -260,23 +260,23 @@ class KubeApi:
                 await config.load_kube_config(  # type: ignore[no-untyped-call]
                     files, context, client_configuration=settings
                 )
-        # An empty file is a TypeError of the library's.
+        # The library raises TypeError for an empty file.
         except (config.ConfigException, YAMLError, OSError, ValueError, TypeError) as exc:
             raise KubeError(
                 f"there is no usable kubeconfig: {exc}; set KUBECONFIG to one that kubectl can use"
             ) from exc
-        settings.connection_pool_maxsize = 0  # watches keep theirs; calls are counted by ourselves
+        settings.connection_pool_maxsize = 0  # watches keep connections; `Rate` limits calls
         api = client.ApiClient(settings)
         sys.setrecursionlimit(max(sys.getrecursionlimit(), _DEPTH))
         return cls(api, timeout_s=timeout_s, dry_run=dry_run, rate=rate)
 
     @property
     def configuration(self) -> Any:
-        """How to reach the API server, as `kubernetes.client.Configuration` says it."""
+        """Return a `kubernetes.client.Configuration` for the API server."""
         return self._client.configuration
 
     async def authorization(self) -> str:
-        """Such as "Bearer …"; empty: none. A token is read anew when it is about to end."""
+        """Return the header, such as "Bearer …", or "". Tokens are renewed before they expire."""
         auth = (await self.configuration.auth_settings()).get("BearerToken")
         return str(auth["value"]) if auth else ""
 
@@ -287,17 +287,17 @@ class KubeApi:
         return await self._call("GET", path, query)
 
     async def list(self, path: str, *, selector: str = "", field: str = "") -> list[Json]:
-        """All objects of a collection."""
+        """Return all objects of a collection."""
         return [body async for body in self.each(path, selector=selector, field=field)]
 
     async def each(self, path: str, *, selector: str = "", field: str = "") -> AsyncIterator[Json]:
-        """The objects of a collection, fetched in pages: all at once may not fit into memory."""
+        """Yield the objects of a collection, fetched in pages to save memory."""
         async for page in self.pages(path, selector=selector, field=field):
             for body in page.get("items") or ():
                 yield body
 
     async def pages(self, path: str, *, selector: str = "", field: str = "") -> AsyncIterator[Json]:
-        """The pages of a collection as the API server answers them; all have one version."""
+        """Yield the pages of a collection, all of one version."""
         query = {"limit": str(_PAGE)}
         query |= {"labelSelector": selector} if selector else {}
         query |= {"fieldSelector": field} if field else {}
@@ -318,8 +318,8 @@ class KubeApi:
         silence_s: float = math.inf,
     ) -> AsyncIterator[tuple[str, Json]]:  # fmt: skip
         """
-        Events of a collection from a version on, as pairs of type and object, until the API server
-        ends the watch: at the latest after so many seconds. Bookmarks are among them.
+        Yield events of a collection from a version on, as pairs of type and object, bookmarks
+        included, until the API server ends the watch.
 
         Args:
             silence_s: After so long without any event the watch ends: from where it is, another one
@@ -365,7 +365,7 @@ class KubeApi:
     async def delete(self, path: str, *, uid: str = "") -> Json:
         """Delete an object in the background; with `uid`, only if it is still that one."""
         body: Json = {"propagationPolicy": "Background"}
-        if self._dry_run:  # with a body, the API server does not look at the query
+        if self._dry_run:  # with a body, the API server ignores the query
             body["dryRun"] = ["All"]
         if uid:
             body["preconditions"] = {"uid": uid}
@@ -409,7 +409,7 @@ class KubeApi:
 
     @contextlib.asynccontextmanager
     async def _in_time(self, request: str) -> AsyncIterator[None]:
-        """The deadline of a request, and what is said where nobody answers."""
+        """Limit the time of a request, with a message for the timeout."""
         import aiohttp
 
         try:
@@ -426,7 +426,7 @@ class KubeApi:
         self, method: str, path: str, query: Mapping[str, str] | None, body: Json | None = None,
         content_type: str = "application/json", timeout_s: float | None = None,
     ) -> Any:  # fmt: skip
-        """An answer of which only the head has been read."""
+        """Open an answer after reading only its head."""
         import aiohttp
 
         verb, url, headers, payload, _ = await self._client.param_serialize(
@@ -443,13 +443,13 @@ class KubeApi:
 
 
 async def remove(api: KubeApi, path: str, uid: str) -> None:
-    """Delete an object. It may be gone, or another one have its name: the one meant is gone."""
+    """Delete an object; succeed if it is already gone, or replaced by another of its name."""
     with contextlib.suppress(NotFound, Conflict):
         await api.delete(path, uid=uid)
 
 
 def _refuse_missing(files: str) -> None:
-    """Raises `KubeError` if none of these kubeconfigs exists."""
+    """Raise `KubeError` if none of these kubeconfigs exists."""
     paths = [os.path.expanduser(path) for path in files.split(os.pathsep) if path]
     if not any(map(os.path.exists, paths)):
         raise KubeError(
@@ -464,13 +464,13 @@ def _refused(answer: Any, text: str, request: str) -> KubeError:
 
 
 async def _next(lines: AsyncIterator[bytes], silence_s: float) -> bytes | None:
-    """The next line, None at the end; a `TimeoutError` where none comes."""
+    """Return the next line, or None at the end. Raises `TimeoutError`."""
     async with asyncio.timeout(None if silence_s == math.inf else silence_s):
         return await anext(lines, None)
 
 
 async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Whole lines; aiohttp reads none longer than 64 KiB, which an object may be."""
+    """Yield whole lines; aiohttp's own limit of 64 KiB is too short for an object."""
     partial = b""
     async for chunk in chunks:
         *lines, partial = (partial + chunk).split(b"\n")

@@ -1,5 +1,6 @@
 """
-Drift: what a worker's Deployment was made with, against what its DaskWorkerGroup says by now. Pure.
+Detects drift: a worker's Deployment was made from another pod spec than its DaskWorkerGroup has
+now. Pure.
 
 dask-kubernetes makes the Deployment of the group's pod spec (`build_worker_deployment_spec`) and
 never looks again. Compared are images, commands, environment and resources of the containers that
@@ -19,11 +20,11 @@ from dask_adaptive.kube.worker_pods import Costs, container_costs, listed
 #: Set by `build_worker_deployment_spec` in each container where the user has not.
 _ADDED = frozenset({"DASK_WORKER_NAME", "DASK_SCHEDULER_ADDRESS"})
 
-#: A group that was not written for so long since it was made has never changed:
-#: dask-kubernetes' `daskworkergroup_create` adopts it meanwhile.
+#: A group not written later than this after its creation has never changed: dask-kubernetes'
+#: `daskworkergroup_create` adopts it in this time.
 MAKING_S = 5.0
 
-#: So long after a change dask-kubernetes may still be at work on what was before.
+#: Time in which dask-kubernetes may still act on the group's previous state.
 _BEHIND_S = 30.0
 
 Pairs = tuple[tuple[str, str], ...]
@@ -39,18 +40,18 @@ class Container:
     args: tuple[str, ...]
     env: Pairs  # by name
     env_from: tuple[str, ...]
-    resources: Costs  # what is limited is requested, too, where nothing else is said
+    resources: Costs  # a limit is also a request unless one is set
 
 
 Sketch = tuple[Container, ...]
 
 
 def sketch(pod_spec: Mapping[str, Any] | None) -> Sketch:
-    """The compared fields of a pod spec. Those of equal workers are one object, to save memory."""
+    """Return the compared fields of a pod spec; equal workers share one object, to save memory."""
     try:
         return _one_for_all(tuple(map(_container, listed((pod_spec or {}).get("containers")))))
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
-        return ()  # of a shape that nobody knows: never drift
+        return ()  # of an unknown shape: never drift
 
 
 @functools.lru_cache(maxsize=4096)
@@ -67,7 +68,7 @@ def drifted(
     made_at: float,
 ) -> str:
     """
-    One sentence about the difference; empty: there is none, or it is not sure.
+    Describe the difference in one sentence; empty if there is none, or it is uncertain.
 
     A Deployment that is younger than the last change of its group was made of that: what differs,
     somebody else has changed (a webhook, say), and would change again in the next one.
@@ -131,7 +132,7 @@ def _value(entry: Mapping[str, Any]) -> str:
 
 
 def _bare(node: Any) -> Any:
-    """Without what the API server fills in by itself."""
+    """Remove fields that the API server fills in."""
     if not isinstance(node, Mapping):
         return node
     bare = {key: _bare(value) for key, value in node.items() if value not in (None, "", False)}

@@ -1,5 +1,5 @@
 """
-Changes to pods: a scheduler loads the agent, a worker gets the time to hand over.
+Changes pods: a scheduler loads the agent, a worker gets time to hand over.
 
 Pure: pod in, JSON patch out. Nothing that the user set is overwritten.
 """
@@ -26,7 +26,7 @@ from dask_adaptive.model.scheduler_settings import (
 #: Values of the label `dask.org/component`.
 SCHEDULER, WORKER = "scheduler", "worker"
 
-#: How one recognises the container that runs the program.
+#: Signs of the container that runs the program.
 _COMMANDS = {
     SCHEDULER: re.compile(r"dask[ -]scheduler|distributed\.cli\.dask_scheduler"),
     WORKER: re.compile(r"dask([ -]cuda)?[ -]worker|distributed\.cli\.dask_worker|dask_cuda\.cli"),
@@ -34,16 +34,16 @@ _COMMANDS = {
 
 VOLUME = "dask-adaptive-agent"
 
-#: With these annotations, cluster-autoscaler and Karpenter don't take a node away under the pod.
+#: Annotations that keep cluster-autoscaler and Karpenter from removing the pod's node.
 HINTS = {
     "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
     "karpenter.sh/do-not-disrupt": "true",
 }
 
-#: What the API server writes where nobody has asked for a grace period.
+#: The API server's default grace period.
 DEFAULT_GRACE_S = 30
 _GRACE = "terminationGracePeriodSeconds"
-#: Tells workers how long that is: `dask_adaptive_agent.worker_side.handover` reads it.
+#: Passes the grace period to workers: `dask_adaptive_agent.worker_side.handover` reads it.
 GRACE = "DASK_ADAPTIVE_GRACE_S"
 
 #: The `preStop` hook of workers, for dash, bash and busybox. They hand over at SIGTERM, but a shell
@@ -77,17 +77,17 @@ exit 0
 
 @dataclass(frozen=True, slots=True)
 class Injection:
-    """A JSON patch; empty: nothing is changed, and a scheduler may still be attached live."""
+    """A JSON patch; empty: the pod is unchanged, and the agent may still be attached live."""
 
     patch: tuple[Json, ...] = ()
-    lacks: str = ""  # what is not done, and why
+    lacks: str = ""  # what was left out, and why
 
 
 def inject(
     pod: Mapping[str, Any], config_map: str, *, version: str, settings: SchedulerSettings
 ) -> Injection:
     """
-    Let a scheduler's pod load the agent, and start with the configuration that people want.
+    Make a scheduler's pod load the agent and start with the policy's configuration.
 
     Args:
         config_map: Holds the agent, in the pod's namespace.
@@ -107,8 +107,8 @@ def inject(
     has_list = bool(container.get("env")) or any(p["path"] == f"{path}/env" for p in preload)
     return Injection(
         (
-            # Without the file that it is to preload, a scheduler would end: better that its pod
-            # waits until the ConfigMap is there.
+            # A scheduler would exit without the file that it preloads: its pod had better wait
+            # until the ConfigMap exists.
             *_mount(pod, at, config_map),
             *preload,
             *_set_variables(path, env.variables, has_list=has_list),
@@ -123,7 +123,7 @@ def inject_worker(
     settings: SchedulerSettings, hints: bool = False,
 ) -> Injection:  # fmt: skip
     """
-    Give a worker's pod the time to hand over, and a `preStop` hook that has it do so.
+    Give a worker's pod time to hand over, and a `preStop` hook that triggers it.
 
     A hook of the user's own stays, and is the only one.
 
@@ -149,7 +149,7 @@ def inject_worker(
         lacks = f"container {container['name']} has a preStop hook of its own"
         note = f"{version}, no preStop hook: {lacks}"
     else:
-        # What hangs at SIGTERM is not to hang for longer than it would have without us.
+        # A process that hangs at SIGTERM must not live longer than without us.
         kill_after_s = 0 if grace_s is None else DEFAULT_GRACE_S
         command = ["/bin/sh", "-c", HOOK, "dask-adaptive", str(kill_after_s)]
         hook = {**lifecycle, "preStop": {"exec": {"command": command}}}
@@ -160,7 +160,7 @@ def inject_worker(
 
 
 def may_be_default(pod: Mapping[str, Any]) -> bool:
-    """True if the pod's grace period may be Kubernetes' default rather than somebody's wish."""
+    """True if the pod's grace period may be Kubernetes' default."""
     own_s = pod["spec"].get("terminationGracePeriodSeconds", DEFAULT_GRACE_S)
     return bool(own_s == DEFAULT_GRACE_S)
 
@@ -171,7 +171,7 @@ def component(pod: Mapping[str, Any]) -> str:
 
 
 def objection(pod: Mapping[str, Any], role: str) -> str:
-    """Why a pod is left as it is, as far as it says itself; empty if nothing is against it."""
+    """Return why the pod itself forbids a change; empty if nothing does."""
     meta, spec = pod.get("metadata") or {}, pod.get("spec") or {}
     if component(pod) != role:
         return f"not a Dask {role}"
@@ -209,8 +209,8 @@ def _mount(pod: Mapping[str, Any], at: int, config_map: str) -> Iterator[Json]:
 
 def _seen(container: Mapping[str, Any]) -> tuple[frozenset[str], bool]:
     """
-    Variables of a container, and whether it has others: one of `env` beats one of `envFrom`, whose
-    names we don't read.
+    Return a container's variables, and whether it has others: `env` overrides `envFrom`, whose
+    names we do not read.
     """
     names = frozenset(str(e.get("name", "")) for e in container.get("env") or [])
     return names, bool(container.get("envFrom"))
@@ -231,7 +231,7 @@ def _set(path: str, value: Any, *, replaces: bool) -> Json:
 
 
 def _preload(container: Mapping[str, Any], path: str) -> tuple[Json, ...] | str:
-    """How the agent is preloaded, or why it can't be."""
+    """Return the preload variable for the agent, or why it cannot be set."""
     # With --preload on the command line Dask ignores the configuration: the two are not merged.
     for field in ("args", "command"):
         words = container.get(field) or []
@@ -252,7 +252,7 @@ def _preload(container: Mapping[str, Any], path: str) -> tuple[Json, ...] | str:
 
 
 def preloads(value: str) -> list[str]:
-    """Read the variable as Dask does: a list in Python's syntax, or else one name."""
+    """Read the variable as Dask does: a list in Python syntax, or one name."""
     try:
         parsed = ast.literal_eval(value)
     except (ValueError, SyntaxError):

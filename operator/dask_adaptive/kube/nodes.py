@@ -1,4 +1,4 @@
-"""Nodes: which of them are about to go, and who says so. Pure."""
+"""Reads which nodes are about to terminate, and from which signal. Pure."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 from dask_adaptive.kube.objects import Meta, OfNoCluster, parse_meta
 
-#: Taints with which somebody says that a node is about to go, whatever their value and effect.
-#: Not among them: DeletionCandidateOfClusterAutoscaler, which is a thought and often taken back.
+#: Taints that announce the end of a node, of any value and effect. Not
+#: DeletionCandidateOfClusterAutoscaler, which is often withdrawn.
 GOING_TAINTS = frozenset(
     {
         "ToBeDeletedByClusterAutoscaler",  # cluster-autoscaler, before it drains
@@ -18,14 +18,14 @@ GOING_TAINTS = frozenset(
         "cloud.google.com/impending-node-termination",  # GKE
         "remediator.kubernetes.azure.com/unschedulable",  # AKS node auto-drain: spot, maintenance
         "remediator.aks.microsoft.com/unschedulable",  # the same, before
-        "node.cloudprovider.kubernetes.io/shutdown",  # the cloud: it is shut down
+        "node.cloudprovider.kubernetes.io/shutdown",  # cloud provider: the instance is shut down
     }
 )
 
-#: aws-node-termination-handler has one for each event: spot-itn, scheduled-maintenance, …
+#: aws-node-termination-handler has one per event: spot-itn, scheduled-maintenance, …
 GOING_PREFIXES = ("aws-node-termination-handler/",)
 
-#: The node lifecycle controller adds it to each node with `spec.unschedulable`: the same news.
+#: The node lifecycle controller adds it to each node with `spec.unschedulable`: the same signal.
 UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 
 CORDONED, DELETED = "is cordoned", "is being deleted"
@@ -33,14 +33,14 @@ CORDONED, DELETED = "is cordoned", "is being deleted"
 
 @dataclass(frozen=True, slots=True)
 class NodeObject(OfNoCluster):
-    """A machine. Its heartbeats are left out: two of them in a row are equal."""
+    """A node, without heartbeats, so that two heartbeats in a row are equal."""
 
     meta: Meta
-    signals: tuple[str, ...] = ()  # who says that it is about to go; most telling first
+    signals: tuple[str, ...] = ()  # signals of its end, strongest first
 
     @property
     def terminating(self) -> str:
-        """A sentence for people; empty if the node stays."""
+        """Describe the strongest signal; empty if the node stays."""
         name = f"node {self.meta.name}"
         taints = [s for s in self.signals if s not in (CORDONED, DELETED)]
         if taints:
@@ -51,7 +51,7 @@ class NodeObject(OfNoCluster):
 def parse_node(body: Mapping[str, Any]) -> NodeObject:
     meta, spec = parse_meta(body), body.get("spec") or {}
     signals = dict.fromkeys(_going_taints(spec.get("taints") or []))
-    if meta.deleting:  # Karpenter's and others' finalizers hold a node until it is drained
+    if meta.deleting:  # finalizers, such as Karpenter's, hold a node until it is drained
         signals[DELETED] = None
     if spec.get("unschedulable"):
         signals[CORDONED] = None

@@ -29,17 +29,17 @@ from dask_adaptive.model.scaling import NO_PAUSE, Pause
 
 PREFIX = f"{DOMAIN}/"
 
-#: Characters of an annotation's value: Kubernetes allows 256 KiB, and messages quote it.
+#: Maximum characters of an annotation's value: Kubernetes allows 256 KiB, and messages quote it.
 LONGEST = 200
 
-#: Set by dask-kubernetes on all that it makes: `build_worker_deployment_spec` and its siblings.
+#: dask-kubernetes sets it on all its objects: `build_worker_deployment_spec` and its siblings.
 _CREATION_LABEL = "f:dask.org/component"
 
 
 def writing(metadata: Mapping[str, Any], annotation: str) -> tuple[float | None, bool]:
     """
-    The last write of an annotation that an object has: when (seconds since 1970; None: nobody
-    knows), and whether it was by who made the object, in the same write.
+    Return an annotation's last write: its time (seconds since 1970, or None), and whether the
+    object's creator wrote it in the same write.
     """
     name = f"f:{annotation}"
     owners = [
@@ -55,7 +55,7 @@ def writing(metadata: Mapping[str, Any], annotation: str) -> tuple[float | None,
 
 
 def worker_spec_written_at(metadata: Mapping[str, Any]) -> float | None:
-    """The instant at which a DaskWorkerGroup's pod spec was last written; None: unknown."""
+    """Return when a DaskWorkerGroup's pod spec was last written, or None."""
     times = [
         read_instant(str(entry.get("time") or ""))
         for entry in metadata.get("managedFields") or []
@@ -65,7 +65,7 @@ def worker_spec_written_at(metadata: Mapping[str, Any]) -> float | None:
 
 
 def _owned(entry: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
-    """The fields below one that a manager owns."""
+    """Yield the fields below one that a manager owns."""
     node: Mapping[str, Any] = entry.get("fieldsV1") or {}
     for name in path:
         node = node.get(name) or {}
@@ -78,20 +78,21 @@ PIN_REASON = f"{PREFIX}pin-reason"
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """One annotation by which people ask for something, as it stands on one object."""
+    """One annotation by which people request something, on one object."""
 
     holder: str  # the object, as people call it: "pod etl-default-worker-1-abc"
     name: str  # without our prefix
     value: str
     set_at: float | None = None  # seconds since 1970; None: nobody knows
-    is_copy: bool = False  # written by who made the object
+    is_copy: bool = False  # written by the object's creator
     reason: str = ""  # of a pin, in another annotation
 
     def __str__(self) -> str:
         return f'{PREFIX}{self.name}: "{self.value}" on {self.holder}'
 
 
-#: When an annotation was set, or was seen first where nobody noted that; in seconds since 1970.
+#: Returns when an annotation was set, or first seen if that was not recorded, in seconds since
+#: 1970.
 Since = Callable[[Note], float]
 
 
@@ -99,7 +100,7 @@ def read_notes(
     metadata: Mapping[str, Any], holder: str, *, made_by_upstream: bool = False
 ) -> tuple[Note, ...]:
     """
-    The annotations of an object about pins, pauses, ends and replacements.
+    Return an object's annotations about pins, pauses, ends and replacements.
 
     Args:
         holder: What to call the object when people are told of it.
@@ -118,7 +119,7 @@ def read_notes(
 
 
 def _bounded(written: Any) -> str:
-    """The value of an annotation. One that is too long is cut, so that it can't be read."""
+    """Return an annotation's value; one that is too long is cut, which makes it unreadable."""
     text = str(written).strip()
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
 
@@ -127,7 +128,7 @@ def manual_pin(
     notes: Iterable[Note], *, now: float, since: Since, max_s: float
 ) -> ManualPin | None:
     """
-    The pin that holds a worker now, if any.
+    Return the pin that holds a worker now, if any.
 
     An ended pin is as none: the next object is asked. `"false"` on a near object lifts a pin on a
     far one.
@@ -138,7 +139,7 @@ def manual_pin(
         max_s: The longest that a pin may last: the policy's `pins.manual.maxDuration`.
     """
     pins = [note for note in notes if note.name == "pin" and not note.is_copy]
-    # All are asked about, so that a far one counts from when it was seen, not from its turn.
+    # Evaluate all of them, so that a far one counts from its first sight.
     dated = [(note, since(note) if note.set_at is None else note.set_at) for note in pins]
     for note, set_at in dated:
         held = _held(note, set_at)
@@ -195,7 +196,7 @@ def pause_of(policy: Iterable[Note], cluster: Iterable[Note], *, now: float, sin
 
 
 def _held(note: Note, set_at: float) -> _Held | None:
-    """A pin or a pause, over or not; None if the annotation says that it holds nothing."""
+    """Return a pin or a pause, ended or not; None if the annotation holds nothing."""
     if lifts(note.value):
         return None
     until = end_of(note.value, set_at)
@@ -207,7 +208,7 @@ def _held(note: Note, set_at: float) -> _Held | None:
 
 
 def turns_in_s(notes: Iterable[Note], *, now: float, since: Since) -> float:
-    """Seconds until one of the annotations means something else because its time has come."""
+    """Return seconds until time changes the meaning of an annotation."""
     times = [end_of(note.value, since(note)) for note in notes]
     return min((at - now for at in times if at is not None and at > now), default=math.inf)
 
@@ -226,19 +227,18 @@ class Wishes:
     problem: str = ""  # not empty: what can't be read, and how to correct it
 
 
-#: All that people ask by.
+#: All annotations that people may set.
 _NAMES = ("pin", *PAUSES, *ENDS)
 
 
 def in_order(pod: Iterable[Note], deployment: Sequence[Note], above: Iterable[Note]) -> list[Note]:
     """
-    The annotations about its end or replacement that count for one worker, nearest first.
+    Return the annotations about a worker's end or replacement that count, nearest first.
 
     Args:
         above: Of its DaskWorkerGroup, then of its DaskCluster.
     """
-    # What a pod was made with and its Deployment does not have came from neither: a webhook of
-    # somebody's, say.
+    # An annotation on the pod but not on its Deployment came from neither: perhaps a webhook.
     inherited = {note.name for note in deployment}
     near = [n if n.name in inherited else replace(n, is_copy=False) for n in pod]
     every = [note for note in (*near, *deployment, *above) if note.name in ENDS]
@@ -268,7 +268,7 @@ def _expires_at(notes: Iterable[Note], began_at: float, problems: list[str]) -> 
         instant = read_instant(note.value)
         if instant is None:
             problems.append(f"{note} is not {_INSTANT}; it does not count")
-        elif instant > began_at:  # else it was about a pod before this one
+        elif instant > began_at:  # else it was about an earlier pod
             return instant
     return math.inf
 

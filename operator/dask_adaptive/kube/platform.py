@@ -1,4 +1,4 @@
-"""The Platform that is Kubernetes: one cluster read and changed."""
+"""Implements Platform for Kubernetes: reads and changes one cluster."""
 
 from __future__ import annotations
 
@@ -45,19 +45,19 @@ class _SetTimes:
         self._seen: dict[tuple[str, str, str, bool], float] = {}
 
     def of(self, note: Note, now: float) -> float:
-        """Seconds since 1970; where nobody noted it, when it was seen first."""
+        """Return seconds since 1970: as recorded, else when it was first seen."""
         set_at = now if note.set_at is None else note.set_at
-        # One that somebody has set himself is another one than its copy from above.
+        # A person's own annotation differs from its copy from above.
         name = (note.holder, note.name, note.value, note.is_copy)
         self._seen[name] = min(set_at, self._known.get(name, set_at))
         return self._seen[name]
 
     def forget_others(self) -> None:
-        """Forget annotations that nobody has asked about since the last time."""
+        """Forget annotations that were not read since the last call."""
         self._known, self._seen = self._seen, {}
 
 
-#: For a DaskAutoscaler that is being adopted: how long to wait, and how often to look.
+#: Wait for a DaskAutoscaler that is being adopted, and interval of checks.
 _PATIENCE_S, _LOOK_S = SETTLE_S + 3.0, 0.5
 
 
@@ -104,7 +104,7 @@ class KubePlatform:
         return replace(seen, groups=tuple(groups), losses=losses)
 
     async def _settle(self) -> None:
-        """Wait for upstream's autoscaler: what lasts some seconds is no conflict to tell of."""
+        """Wait for upstream's autoscaler: a conflict of some seconds is not reported."""
         waited_s = 0.0
         while waited_s < _PATIENCE_S and is_settling(
             self._world, self._key, now=self._wall_clock()
@@ -113,17 +113,18 @@ class KubePlatform:
             waited_s += _LOOK_S
 
     async def set_replicas(self, group: str, replicas: int) -> None:
-        # As the API has them now; the cache may be behind.
+        # Read from the API; the cache may be behind.
         path, selector = DEPLOYMENTS.path(self._key.namespace), f"{GROUP_LABEL}={group}"
         exist = len(await self._api.list(path, selector=selector))
         if exist > replicas:
-            # dask-kubernetes would pick victims (daskworkergroup_replica_update), busy or not.
+            # dask-kubernetes would choose workers itself (daskworkergroup_replica_update), busy or
+            # not.
             raise PlatformError(f"{group} has {exist} workers: not lowered to {replicas} replicas")
         await self._check_owner()
         known = self._world.get(GroupObject, self._key.namespace, group)
         if known is None:
             raise PlatformError(f"DaskWorkerGroup {group} is gone")
-        # Who wrote since the number was decided may have asked for another one.
+        # A later writer may have requested another number.
         body = {
             "metadata": {"resourceVersion": str(known.meta.version)},
             "spec": {"replicas": replicas},
@@ -138,7 +139,7 @@ class KubePlatform:
         self._world.put(replace(known, replicas=replicas, meta=meta))
 
     async def _read_again(self, group: str) -> None:
-        """Read what the watch has not reported yet, or never will if it is broken."""
+        """Read objects that the watch has not reported yet, or never will if it is broken."""
         try:
             body = await self._api.get(GROUPS.path(self._key.namespace, group))
         except NotFound:
@@ -148,8 +149,8 @@ class KubePlatform:
 
     async def _check_owner(self) -> None:
         """
-        Whether the cluster is still ours, as the cache has it by now; and a DaskAutoscaler that was
-        taken over by the API itself: `cluster.scale(3)` deletes it and sets a number.
+        Check in the cache that the cluster is still ours, and in the API that an adopted
+        DaskAutoscaler still exists: `cluster.scale(3)` deletes it and sets a number.
         """
         now = self._wall_clock()
         problem = conflict(self._world, self._key, now=now)
@@ -176,6 +177,6 @@ class KubePlatform:
         await remove(self._api, DEPLOYMENTS.path(self._key.namespace, worker), uid)
 
     async def restart_worker(self, worker: str, pod: str, pod_uid: str) -> None:
-        # Not an Eviction: a PodDisruptionBudget has no say, because what is in the pod has been
-        # handed over already.
+        # Not an Eviction: no PodDisruptionBudget applies, because the pod's work is already handed
+        # over.
         await remove(self._api, PODS.path(self._key.namespace, pod), pod_uid)

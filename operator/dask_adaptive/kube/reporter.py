@@ -1,6 +1,6 @@
 """
-The Reporter that is Kubernetes: the status of one AdaptivePolicy; events, of which the same news is
-one object, and those of a kind are one write; its decisions, kept in a ConfigMap that goes with it.
+Implements Reporter for Kubernetes: the status of one AdaptivePolicy; events, gathered by kind and
+counted if they repeat; and decisions, kept in a ConfigMap.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ logger = logging.getLogger(__name__)
 
 class DecisionLog:
     """
-    Reads once, then writes once for each call. Nobody's scaling depends on it.
+    Reads the ConfigMap once, then makes one write for each call. Scaling does not depend on it.
     """
 
     def __init__(self, policy: PolicyObject, api: KubeApi) -> None:
@@ -65,12 +65,12 @@ class DecisionLog:
         name, namespace = history_name(policy.meta.name), policy.meta.namespace
         self._name, self._path = name, CONFIG_MAPS.path(namespace, name)
         self._kept: tuple[Decision, ...] = ()  # as written
-        # As last seen; empty: there is none, as with a new policy; None: read it first.
+        # As last seen; empty: there is none, as for a new policy; None: not read yet.
         self._read: Json | None = None if policy.status.get("lastDecision") else {}
 
     async def add(self, decisions: Sequence[Decision]) -> None:
         """
-        Keep these too, oldest first.
+        Append decisions, oldest first.
 
         Raises:
             KubeError: Say the same again later. What only people can mend is logged.
@@ -94,21 +94,21 @@ class DecisionLog:
         body = history_body(self._policy, kept)
         try:
             self._read = await self._put(body, seen)
-        except NotFound:  # somebody deleted it
+        except NotFound:  # it was deleted meanwhile
             self._read = await self._put(body, {})
         self._kept = kept
 
     async def _look(self) -> Json:
         """
-        The ConfigMap as it is; empty if there is none. By a patch that changes nothing, which
-        answers with the object: so the operator needs no right to read ConfigMaps.
+        Read the ConfigMap; empty if there is none. Uses an empty patch, which returns the object,
+        so that the operator needs no right to read ConfigMaps.
         """
         try:
             found = await self._api.patch(self._path, {})
         except NotFound:
             return {}
         if self._owner_uid(found) != self._policy.meta.uid:
-            return found  # of an earlier policy of this name: not this one's history
+            return found  # of an earlier policy of this name
         self._kept = merged(history_of(found), self._kept)
         return found
 
@@ -140,7 +140,7 @@ COMPONENT = "dask-adaptive-operator"
 
 class EventPoster:
     """
-    Writes events. The same news about the same object is one Event whose count goes up.
+    Writes events. A repeated event about the same object increases its count.
 
     Raises `KubeError`, as all that writes to the API.
     """
@@ -199,26 +199,27 @@ class EventPoster:
         }
 
 
-#: Events about one policy: so many at once, then one in so long. What comes faster waits, and goes
-#: with the next of its kind. client-go's EventSourceObjectSpamFilter has 25, and five minutes.
+#: Events of one policy: a burst, then one per interval. Excess ones wait and join the next of their
+#: kind. client-go's EventSourceObjectSpamFilter has 25, and five minutes.
 BURST, EVERY_S = 10, 30.0
 
-#: What is no warning waits so long after the last one: workers leave one after the other.
+#: Time that normal events wait after the last one: workers leave one after another.
 GATHER_S = 10.0
 
-#: Events of one policy that wait; beyond these the oldest are lost, to be read in the history only.
+#: Waiting events of one policy; beyond these the oldest are dropped, and remain only in the
+#: history.
 MOST_WAITING = 200
 
-#: What only carries on with what was told when it was decided.
+#: Reasons of actions that only continue a reported decision.
 _UNTOLD = frozenset({Reason.DRAINED, Reason.REPLICAS_CORRECTED})
 
-#: The condition that a DaskAutoscaler was taken over; there only while it is so.
+#: Type of the condition that exists while a DaskAutoscaler is adopted.
 ADOPTED = "Adopted"
 
 
 class EventQueue:
     """
-    The news of one policy that is not posted yet, and how much of it may be.
+    The unposted events of one policy, with a limit on their rate.
 
     Args:
         clock: Seconds on any clock.
@@ -227,7 +228,7 @@ class EventQueue:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._waiting: list[Event] = []
-        self._next_at = -math.inf  # when the next one were due, if they came evenly
+        self._next_at = -math.inf  # when the next one would be due if they were spaced evenly
         self._last_at = -math.inf
 
     def add(self, events: Iterable[Event]) -> None:
@@ -236,7 +237,8 @@ class EventQueue:
 
     def take(self) -> tuple[Event, ...]:
         """
-        Events of one type and reason that one message has room for; none if none may be posted now.
+        Return the events of one type and reason that fit into one message; none if none may be
+        posted now.
 
         Warnings come first; what there is no room for comes the next time.
         """
@@ -261,12 +263,12 @@ def _kind(event: Event) -> tuple[object, ...]:
     return (event.type, event.reason, event.would)
 
 
-#: After a status could not be written: the first wait, and the longest.
+#: First and longest wait after a failed write of the status.
 FIRST_S, LONGEST_S = 1.0, 30.0
 
 
 class KubeReporter:
-    """Tells people what one policy does."""
+    """Reports on one policy."""
 
     def __init__(
         self,
@@ -289,7 +291,7 @@ class KubeReporter:
         await self._write(status_json(status, before=self._before(), now=now))
 
     async def unable(self, ready: Condition, generation: int) -> None:
-        """No pass could be made: all else in the status stays as it was seen last."""
+        """Report that no pass could be made; the rest of the status stays."""
         now = instant(self._wall_clock())
         before = self._before()
         await self._write(unable_json(ready, generation=generation, before=before, now=now))
@@ -314,7 +316,7 @@ class KubeReporter:
         try:
             await self._api.patch(path, {"metadata": {"uid": meta.uid}, "status": new})
         except (NotFound, Conflict):
-            return  # deleted or made anew a moment ago: nobody is left to be told
+            return  # deleted or recreated a moment ago: there is no reader left
         except KubeError as exc:
             self._again_at = time.monotonic() + self._backoff.next_s(exc.retry_after_s)
             self._why = str(exc)
@@ -336,8 +338,8 @@ class KubeReporter:
         self._news.add(events)
         while time.monotonic() >= self._tell_at and (some := self._news.take()):
             event = replace(some[0], message=sentence(some))
-            # One that cannot be posted (a quota, a namespace that goes away) is lost; the status
-            # says the same and must not be lost with it.
+            # An event that cannot be posted (a quota, a terminating namespace) is dropped; the
+            # status repeats it and must not be lost with it.
             try:
                 await self._events.post(POLICIES, self._policy.meta, event)
             except KubeError as exc:

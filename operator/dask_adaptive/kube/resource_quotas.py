@@ -1,4 +1,4 @@
-"""ResourceQuotas: for how many more workers a namespace has room. Pure."""
+"""Computes from ResourceQuotas how many more workers a namespace has room for. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dask_adaptive.model.scaling import Room
 
 _ONE = 1000  # thousandths
 
-#: What a worker is besides its pod. It is counted as soon as its Deployment is made.
+#: Objects that a worker needs besides its pod, counted once its Deployment exists.
 _OBJECTS = frozenset({"count/deployments.apps", "count/replicasets.apps"})
 
 _PODS = frozenset({"pods", "count/pods"})
@@ -24,7 +24,7 @@ _BARE = frozenset({"cpu", "memory", "ephemeral-storage"})
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Which pods a quota is about; of several all must hold."""
+    """Selects the pods of a quota; all of its scopes must match."""
 
     name: str
     operator: str = "Exists"
@@ -33,7 +33,7 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class QuotaObject(OfNoCluster):
-    """A ResourceQuota, as its status says: that is what the API server refuses by."""
+    """A ResourceQuota by its status, which is what the API server enforces."""
 
     meta: Meta
     hard: Costs = ()  # by name of the resource, in thousandths
@@ -61,7 +61,7 @@ def parse_quota(body: Mapping[str, Any]) -> QuotaObject:
 
 def room(quotas: Iterable[QuotaObject], shape: Shape, unmade: Sequence[Shape] = ()) -> Room | None:
     """
-    For how many more workers there is room; None: no quota says anything about them.
+    Return for how many more workers there is room; None if no quota limits them.
 
     Args:
         shape: Of the pod of one more worker.
@@ -80,7 +80,7 @@ def _room(
     quota: QuotaObject, name: str, hard: int, shape: Shape, unmade: Sequence[Shape]
 ) -> Room | None:
     each, used = cost(name, shape), dict(quota.used).get(name)
-    if not each or used is None:  # nobody has counted yet: the API server refuses all for a moment
+    if not each or used is None:  # not counted yet: the API server refuses everything for a moment
         return None
     unmade_costs = [] if name in _OBJECTS else [cost(name, s) for s in unmade if quota.counts(s)]
     unmade_costs = [one for one in unmade_costs if one]

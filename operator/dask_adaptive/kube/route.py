@@ -1,4 +1,4 @@
-"""The address of a scheduler, and the certificates for one that takes TLS only."""
+"""Finds the address of a scheduler, and the certificates for one that accepts only TLS."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.scheduler_settings import TCP
 
-#: A Secret is read again after so long: a certificate that was renewed is used from then on.
+#: Interval of reading a Secret again, to use renewed certificates.
 FRESH_S = 30.0
 
 _KEYS = ("ca.crt", "tls.crt", "tls.key")
@@ -52,12 +52,12 @@ class Routes:
         self._api, self._world, self._secret = api, world, secret
         self._wall_clock, self._clock = wall_clock, clock
         self._read: dict[tuple[str, str], tuple[float, Tls]] = {}
-        #: While somebody waits for one.
+        #: While a reader waits for one.
         self._locks = WeakValueDictionary[tuple[str, str], asyncio.Lock]()
 
     async def to(self, key: ClusterKey, policy: Policy) -> Route:
         """
-        Find the way to a cluster's scheduler.
+        Find the route to a cluster's scheduler.
 
         Raises:
             LinkError: There is none, or what it needs is missing or wrong; the message says what to
@@ -88,7 +88,7 @@ class Routes:
 
 async def read_tls(api: KubeApi, namespace: str, name: str, *, now: float) -> Tls:
     """
-    Read what a client needs out of a Secret; `now` in seconds since 1970.
+    Read client certificates from a Secret; `now` in seconds since 1970.
 
     Raises:
         TlsFailed: It is not there, may not be read, or holds nothing that can be used.
@@ -127,12 +127,12 @@ def _texts(body: Json) -> Mapping[str, str]:
         try:
             texts[key] = base64.b64decode(value, validate=True).decode()
         except (binascii.Error, UnicodeDecodeError):
-            continue  # not PEM, and so as good as missing
+            continue  # not PEM: counts as missing
     return texts
 
 
 def _place(world: World, key: ClusterKey) -> str:
-    """Host and port where a scheduler listens: its Service by IP, which needs no DNS."""
+    """Return host and port of a scheduler: its Service by IP, which needs no DNS."""
     name = f"{key.name}-scheduler"
     service = world.get(ServiceObject, key.namespace, name)
     if service is None:

@@ -1,4 +1,6 @@
-"""AdaptiveBudgets and ResourceQuotas as pools, out of the cache; and a budget's status. Pure."""
+"""
+Turns cached AdaptiveBudgets and ResourceQuotas into pools, and renders a budget's status. Pure.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +30,10 @@ from dask_adaptive.model.codec import InvalidPolicy, Key, Listed
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.plan import Claimed, Instant
 
-#: What each group would have, as its cluster's loop has told; others stay as they are.
+#: Budget claims by group, from the clusters' loops.
 Claims = Mapping[Holder, Claimed]
 
-#: Rows of one status: those who wait come first.
+#: Rows of one status, waiting groups first.
 MAX_ROWS = 100
 
 _ONE = 1000  # thousandths
@@ -83,7 +85,7 @@ class BudgetStatus:
 def read_budgets(
     objects: Iterable[BudgetObject],
 ) -> tuple[dict[str, AdaptiveBudget], dict[str, InvalidPolicy]]:
-    """The AdaptiveBudgets that can be read, by title, and what is wrong with others."""
+    """Return the readable AdaptiveBudgets by title, and the problems of the others."""
     found, wrong = dict[str, AdaptiveBudget](), dict[str, InvalidPolicy]()
     for each in objects:
         try:
@@ -95,12 +97,12 @@ def read_budgets(
 
 
 def pools_of(world: World, budgets: Mapping[str, AdaptiveBudget], claims: Claims) -> list[Pool]:
-    """All that is shared: by the budgets, and by those who share a namespace's ResourceQuota."""
+    """Return all shared pools: budgets, and ResourceQuotas of namespaces with several clusters."""
     quotas = world.all(QuotaObject)
     if not budgets and not quotas:
         return []
     every = world.all(ClusterObject)
-    # What a cluster that is being deleted still has counts as held.
+    # Workers of a cluster that is being deleted count as held.
     gone = {cluster.key for cluster in every if cluster.meta.deleting}
     claims = {holder: claim for holder, claim in claims.items() if holder.cluster not in gone}
     pools = [_of_budget(world, name, budget, every, claims) for name, budget in budgets.items()]
@@ -136,7 +138,7 @@ def _of_budget(
 def _of_quota(
     world: World, quota: QuotaObject, clusters: Sequence[ClusterObject], claims: Claims
 ) -> Iterator[Pool]:
-    """The room of a quota, with what its clusters hold: else two would count on the same room."""
+    """Add what its clusters hold to a quota's room: else two would count on the same room."""
     groups = [row for cluster in clusters for row in _groups(world, cluster.key)]
     counted = [row for row in groups if quota.counts(row[1])]
     made = Counter(holder for cluster in clusters for holder in _with_pods(world, cluster.key))
@@ -153,7 +155,7 @@ def _of_quota(
 
 
 def _groups(world: World, key: ClusterKey) -> Iterator[tuple[Holder, Shape, int]]:
-    """Each group with the shape of a worker, and those that exist or are asked for."""
+    """Yield each group with the shape of a worker, and its existing or requested workers."""
     there = Counter(deployment.group for deployment in world.of(DeploymentObject, key))
     for group in world.of(GroupObject, key):
         name = group.meta.name
@@ -161,20 +163,20 @@ def _groups(world: World, key: ClusterKey) -> Iterator[tuple[Holder, Shape, int]
 
 
 def _with_pods(world: World, key: ClusterKey) -> Iterator[Holder]:
-    """The group of each worker whose pod is made."""
+    """Return the group of each worker whose pod exists."""
     workers = {pod.worker for pod in world.of(PodObject, key)}
     there = (d for d in world.of(DeploymentObject, key) if d.meta.name in workers)
     return (Holder(key, deployment.group) for deployment in there)
 
 
 def _taken(resource: str, shape: Shape) -> float:
-    """One worker's request of a resource."""
+    """Return one worker's request of a resource."""
     return 1.0 if resource == WORKERS else cost(f"requests.{resource}", shape) / _ONE
 
 
 def budget_status(pool: Pool, rows: Sequence[Row], since: Mapping[Holder, float]) -> BudgetStatus:
     """
-    The status of a budget, but for its conditions.
+    Render the status of a budget, without conditions.
 
     Args:
         since: Since when those who wait do, in seconds since 1970.

@@ -1,6 +1,6 @@
 """
-A `Status` as an AdaptivePolicy holds it: a merge patch of what is there, with the times of what has
-changed; and its decisions as the JSON lines of a ConfigMap (oldest first). Pure.
+Renders a `Status` as a merge patch of an AdaptivePolicy, with transition times; and decisions as
+JSON lines of a ConfigMap, oldest first. Pure.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from dask_adaptive.model.plan import KEPT, Decision
 
 
 def read_status(written: Any) -> Status:
-    """Read a status, of whichever version: what cannot be read in it is as if it were not there."""
+    """Read a status of any version, ignoring parts that cannot be read."""
     return recover(Status, written) or Status()
 
 
 def status_json(status: Status, *, before: Mapping[str, Any], now: str) -> Json:
     """
-    Render a status for a merge patch: every key is there each time, and lists replace lists.
+    Render a status as a merge patch with every key; lists replace lists.
 
     Args:
         before: The status as it stands, for the times of what did not change.
@@ -42,7 +42,7 @@ def status_json(status: Status, *, before: Mapping[str, Any], now: str) -> Json:
 
 
 def unable_json(ready: Condition, *, generation: int, before: Mapping[str, Any], now: str) -> Json:
-    """The same where no pass could be made. Other conditions stay those of an earlier spec."""
+    """Render a status without a pass; other conditions stay those of an earlier spec."""
     old = read_status({"conditions": before.get("conditions")}).conditions
     rows = map(encode, stamped([ready], old, generation=generation, now=now))
     others = (c for c in before.get("conditions") or () if c.get("type") != ready.type)
@@ -57,8 +57,8 @@ def unable_json(ready: Condition, *, generation: int, before: Mapping[str, Any],
 
 def merge_patch(old: Any, new: Any) -> Any:
     """
-    A merge patch adds to objects: what is not in the new one is null. It replaces anything else,
-    such as the lists that 0.1.0 wrote.
+    Return a merge patch that sets missing keys of objects to null; anything else is replaced, such
+    as lists of 0.1.0.
     """
     if not (isinstance(old, Mapping) and isinstance(new, Mapping)):
         return new
@@ -67,7 +67,7 @@ def merge_patch(old: Any, new: Any) -> Any:
 
 
 def _dated(rows: Iterable[HeldBy], before: Iterable[HeldBy], now: str) -> tuple[HeldBy, ...]:
-    """Pins with their ends on the calendar; one that moves by half a minute stays as written."""
+    """Convert ends of pins to dates; one that moves by less than half a minute stays."""
     old = {row.key: row.until for row in before}
     at = read_instant(now) or math.inf
     return tuple(replace(row, until=steady(at + row.left_s, old.get(row.key))) for row in rows)
@@ -76,7 +76,7 @@ def _dated(rows: Iterable[HeldBy], before: Iterable[HeldBy], now: str) -> tuple[
 def stamped(
     conditions: Iterable[Condition], before: Iterable[Condition], *, generation: int, now: str
 ) -> tuple[Condition, ...]:
-    """Conditions with their times; `lastTransitionTime` moves only with `status`."""
+    """Add times to conditions; `lastTransitionTime` moves only with `status`."""
     since = {(c.type, c.status): c.last_transition_time for c in before}
     return tuple(
         replace(
@@ -88,13 +88,13 @@ def stamped(
     )
 
 
-#: Of the ConfigMap's `data`.
+#: Key in the ConfigMap's `data`.
 KEY = "decisions.jsonl"
 
-#: On our ConfigMaps, and on no other; the value is of no meaning.
+#: Label of our ConfigMaps only; its value has no meaning.
 HISTORY_LABEL = f"{DOMAIN}/history"
 
-#: The API server refuses a ConfigMap above 1 MiB, and etcd a request above 1.5 MiB.
+#: Limit below the API server's 1 MiB for a ConfigMap and etcd's 1.5 MiB for a request.
 MOST_BYTES = 700_000
 
 _SUFFIX = "-adaptive-history"
@@ -102,7 +102,7 @@ _LONGEST_NAME = 253
 
 
 def history_name(policy: str) -> str:
-    """The ConfigMap of a policy; the API server refuses names above 253 characters."""
+    """Return a ConfigMap's name of at most 253 characters, as the API server requires."""
     if len(policy) + len(_SUFFIX) <= _LONGEST_NAME:
         return policy + _SUFFIX
     digest = hashlib.sha256(policy.encode()).hexdigest()[:8]
@@ -110,12 +110,12 @@ def history_name(policy: str) -> str:
 
 
 def history_of(config_map: Mapping[str, Any]) -> tuple[Decision, ...]:
-    """All decisions in a ConfigMap that can be read, oldest first."""
+    """Return all readable decisions of a ConfigMap, oldest first."""
     return tuple(d for d in map(_decision_in, _lines(config_map)) if d is not None)
 
 
 def merged(*several: Iterable[Decision]) -> tuple[Decision, ...]:
-    """All decisions of several lists, each once, oldest first."""
+    """Merge lists of decisions, each once, oldest first."""
     found = {
         (round(d.at, 3), d.group, cut(d.message), cut(d.outcome)): d
         for decisions in several
@@ -127,7 +127,7 @@ def merged(*several: Iterable[Decision]) -> tuple[Decision, ...]:
 def _lines(config_map: Mapping[str, Any]) -> list[str]:
     data = config_map.get("data")
     text = data.get(KEY) if isinstance(data, Mapping) else None
-    # Not splitlines(): a message may hold a line separator that JSON leaves as it is.
+    # Not splitlines(): JSON leaves other line separators in messages.
     return [line for line in str(text or "").split("\n") if line.strip()]
 
 
@@ -140,7 +140,7 @@ def _decision_in(line: str) -> Decision | None:
 
 
 def history_body(policy: PolicyObject, decisions: Iterable[Decision]) -> Json:
-    """The ConfigMap with the youngest of these decisions, as many as are kept and fit."""
+    """Render the ConfigMap with the youngest decisions, as many as fit."""
     return {
         **CONFIG_MAPS.head,
         "metadata": {
@@ -154,7 +154,7 @@ def history_body(policy: PolicyObject, decisions: Iterable[Decision]) -> Json:
 
 
 def _text(decisions: Iterable[Decision]) -> str:
-    """Lines, each with its newline; `MOST_BYTES` at most as they are sent, which is in JSON."""
+    """Join lines, keeping at most `MOST_BYTES` as sent in JSON."""
     kept: list[str] = []
     left = MOST_BYTES
     for decision in reversed(list(decisions)[-KEPT:]):

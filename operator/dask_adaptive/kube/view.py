@@ -1,6 +1,6 @@
 """
-One cluster as the loop wants to see it, out of the cache; and who scales it: exactly one, or nobody
-of ours. Pure.
+Builds the loop's view of one cluster from the cache, and decides who scales it: exactly one
+autoscaler, or none of ours. Pure.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def view(
     look: ClusterLook | None = None,
 ) -> PlatformView:
     """
-    All that Kubernetes knows of a cluster; `now` in seconds since 1970.
+    Return Kubernetes' state of a cluster; `now` in seconds since 1970.
 
     Args:
         since: None: what nobody noted was set now.
@@ -90,7 +90,7 @@ def view(
 
 
 def standing(pods: Iterable[PodObject]) -> list[PodObject]:
-    """Pods of one worker, first the one that stands for it: it stays, and is the youngest."""
+    """Sort a worker's pods, the one that represents it first: it stays, and is the youngest."""
     return sorted(pods, key=lambda p: (p.meta.deleting, -p.meta.created_at, p.meta.name))
 
 
@@ -99,11 +99,11 @@ def _terminating(
 ) -> Iterable[TerminatingPod]:
     for pod in pods:
         if pod.ends_at is None or not pod.addresses:
-            continue  # it stays, or it never ran
+            continue  # it stays, or has never run
         yield TerminatingPod(
             worker=pod.worker,
             pod=pod.meta.name,
-            # All pods in a host's network share its address: it says nothing about whose worker.
+            # Pods on the host network share its address, which identifies no worker.
             addresses=() if pod.host_network else pod.addresses,
             left_s=max(pod.ends_at - now, 0.0),
             manual_pin=pin_of(pod),
@@ -115,16 +115,15 @@ _NO_WISHES = Wishes()
 
 class ClusterLook:
     """
-    One cluster's objects, and what holds for each worker by way of those above it.
+    Cache of one cluster's objects and of each worker built from them.
 
-    For all looks at it: a worker all of whose parts are the same objects is the same object again,
-    by which those who look at all workers know that there is nothing to do. Those with annotations
-    are made anew and compared: time may have changed what they mean.
+    A worker with unchanged parts stays the same object, so that later stages can skip it by
+    identity. Workers with annotations are rebuilt and compared: time may change their meaning.
     """
 
     def __init__(self) -> None:
         self._source: tuple[Any, ...] = (None,) * 4
-        self._terminating: dict[str, str] = {}  # by node, who says that it is about to go
+        self._terminating: dict[str, str] = {}  # by node: the signal of its end
         self._made: dict[str, tuple[tuple[object, ...], PlatformWorker]] = {}
         self.workers: tuple[PlatformWorker, ...] = ()
 
@@ -135,7 +134,7 @@ class ClusterLook:
         self._now, self._since, self._manual_max_s = now, since, manual_max_s
         kinds = (GroupObject, DeploymentObject, PodObject)
         source = (cluster, *(world.of(kind, key) for kind in kinds))
-        # By what nodes say, not by node: those are written anew all the time.
+        # By signals, not by nodes: these are rewritten all the time.
         terminating = {n.meta.name: n.terminating for n in world.all(NodeObject) if n.signals}
         is_new = terminating != self._terminating or not all(map(is_, source, self._source))
         if is_new:
@@ -163,7 +162,7 @@ class ClusterLook:
         self.wishes: list[tuple[Note, ...]] = [one.wishes for one in every if one.wishes]
 
     def _again(self, deployment: DeploymentObject) -> tuple[tuple[object, ...], PlatformWorker]:
-        """A worker with what it was made of: as before, if that is the same."""
+        """Return a worker with its parts: the previous object if they are the same."""
         name = deployment.meta.name
         before, pods = self._made.get(name), self._pods_of.get(name, ())
         group, above = self._group(deployment), self._cluster.wishes
@@ -271,7 +270,7 @@ class ClusterLook:
 
 
 def conflict(world: World, key: ClusterKey, *, now: float) -> str:
-    """The other autoscaler of the cluster, and how to resolve it; empty: none."""
+    """Return the other autoscaler of the cluster, with a fix; empty if there is none."""
     policies = world.standing(PolicyObject, key)
     if len(policies) > 1:
         return (
@@ -283,13 +282,14 @@ def conflict(world: World, key: ClusterKey, *, now: float) -> str:
         if not is_suspended(autoscaler, now):
             return _awake(autoscaler, key)
     if not autoscalers and any(p.managed_by == BY_ADOPTION for p in policies):
-        # `cluster.scale(3)` deletes it and sets a number, which is to stay; the policy goes next.
+        # `cluster.scale(3)` deletes it and sets a number, which must stay; the policy is deleted
+        # next.
         return f"the DaskAutoscaler of DaskCluster {key.name} was deleted; nothing is changed"
     return ""
 
 
 def adopted(world: World, key: ClusterKey, *, now: float) -> AutoscalerObject | None:
-    """The DaskAutoscaler that was adopted and rests."""
+    """Return the suspended DaskAutoscaler that was adopted, if any."""
     return next((a for a in world.standing(AutoscalerObject, key) if is_suspended(a, now)), None)
 
 

@@ -1,11 +1,10 @@
 """
-Pods of workers, by their specs and status. Pure.
+Reads worker pods by their specs and status. Pure.
 
 The command line of a container gives the threads and resources of its worker, read as `dask worker`
 does (`distributed.cli.dask_worker`). Images, configuration files and shell scripts are not read:
-then the number of threads is that of the container's CPUs. Besides: the costs of a pod for its
-namespace's quotas, as Kubernetes counts them; and why a pod does not run, in the words of
-Kubernetes.
+then the threads are the container's CPUs. Also computes a pod's cost for quotas, as Kubernetes
+does, and why a pod does not run, in the words of Kubernetes.
 """
 
 from __future__ import annotations
@@ -35,9 +34,8 @@ _REFERENCE = re.compile(r"\$(?:\((\w+)\)|\{(\w+)\})")
 
 _LONGEST = 200  # characters of a message that are of use in a status
 
-#: Of a template nobody has checked more than that it fits into etcd. What is longer than honest
-#: ones is not read, because it would cost seconds: characters of command lines that are taken
-#: apart, of one value, digits of a number of threads, and containers.
+#: Limits of unvalidated templates: parsing more than honest ones contain would cost seconds.
+#: Characters of split command lines, of one value, digits of a number of threads, and containers.
 _COMMAND, _VALUE, _DIGITS, _CONTAINERS = 20_000, 1000, 9, 200
 
 #: What starts a worker. A sidecar may have the word in a name (`dask-worker-logs`).
@@ -49,14 +47,14 @@ def which(
     name: str,
     starts: Callable[[Mapping[str, Any]], object],
 ) -> int:
-    """Which container runs a program: one that starts it, else by its name, else the first."""
+    """Return the container that runs a program: by its command, by its name, or the first."""
     started = (at for at, container in enumerate(containers) if starts(container))
     named = (at for at, container in enumerate(containers) if container.get("name") == name)
     return next(started, next(named, 0))
 
 
 def listed(value: Any) -> Sequence[Any]:
-    """A list, or none: of one long text nobody is to look at each character."""
+    """Return a list; empty for anything else, such as a text of many characters."""
     return value if isinstance(value, (list, tuple)) else ()
 
 
@@ -78,12 +76,12 @@ NO_SHAPE = Shape()
 
 
 def shape_of(pod_spec: Mapping[str, Any] | None) -> Shape:
-    """The shape of a pod. Those of equal pods are one object, to save memory."""
+    """Return the shape of a pod; equal pods share one object, to save memory."""
     spec = pod_spec or {}
     try:
         costs = pod_costs(spec)
     except (AttributeError, TypeError, ValueError):
-        costs = ()  # of a shape that nobody knows: the API server will say no, if it must
+        costs = ()  # of an unknown shape: leave refusals to the API server
     counted = {name.partition(".")[2] for name, _ in costs}
     return _one_for_all(
         Shape(
@@ -127,7 +125,7 @@ def pod_costs(spec: Mapping[str, Any]) -> Costs:
 
 def at_least(template: Shape, made: Shape) -> Shape:
     """
-    The shape of a pod made of a template, to go by one that was.
+    Return the shape of a pod made from a template, based on an existing pod.
 
     LimitRanges, priority classes and webhooks change pods when they are made.
     """
@@ -141,7 +139,7 @@ def thousandths(quantity: Any) -> int:
 
 
 def container_costs(body: Mapping[str, Any]) -> Counter[str]:
-    """Its limits and requests; a limit is a request where nothing else is said."""
+    """Return limits and requests; a limit is also a request unless one is set."""
     resources = body.get("resources") or {}
     limits = {k: thousandths(v) for k, v in (resources.get("limits") or {}).items()}
     requests = {k: thousandths(v) for k, v in (resources.get("requests") or {}).items()}
@@ -156,7 +154,7 @@ def _one_for_all(made: Shape) -> Shape:
 
 
 def threads_of(pod_spec: Mapping[str, Any] | None) -> int:
-    """Threads of all Dask workers in one pod together; 0: unknown."""
+    """Return the threads of all Dask workers in one pod; 0: unknown."""
     container = _worker_container(pod_spec)
     words, environment = _words(container), _environment(container)
     threads = _whole(_option(words, "--nthreads", environment))
@@ -164,12 +162,12 @@ def threads_of(pod_spec: Mapping[str, Any] | None) -> int:
     processes = 1 if said is None else _whole(said)
     if threads > 0 and processes > 0:
         return threads * processes
-    # Without --nthreads, and with --nworkers auto, they are as many as CPUs.
+    # Without --nthreads, and with --nworkers auto, they equal the CPUs.
     return math.ceil(_cpus(container)) if threads <= 0 else 0
 
 
 def resources_of(pod_spec: Mapping[str, Any] | None) -> Resources:
-    """Dask's resources that each Dask worker in a pod offers."""
+    """Return the Dask resources of each Dask worker in a pod."""
     container = _worker_container(pod_spec)
     environment = _environment(container)
     said = _option(_words(container), "--resources", environment)
@@ -184,14 +182,14 @@ def _worker_container(pod_spec: Mapping[str, Any] | None) -> Mapping[str, Any]:
 
 
 def _words(container: Mapping[str, Any]) -> list[str]:
-    """The command line; that of a shell (`sh -c "dask worker …"`) in its words."""
+    """Split the command line; a shell's (`sh -c "dask worker …"`) into its words."""
     every: list[str] = []
     left = _COMMAND
     for word in command_line(container):
         left -= len(word)
         try:
             every += shlex.split(word) if "worker" in word and left >= 0 else [word]
-        except ValueError:  # a quote that is not closed
+        except ValueError:  # an unclosed quote
             every.append(word)
     return every
 
@@ -202,7 +200,7 @@ def _environment(container: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _option(words: Sequence[str], name: str, environment: Mapping[str, str]) -> str | None:
-    """The value of an option, the last one where it stands there twice, as click reads it."""
+    """Return the value of an option, the last if repeated, as click does."""
     found: str | None = None
     for i, word in enumerate(words):
         if word == name and i + 1 < len(words):
@@ -246,7 +244,13 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, float]:
 def _from_literal(text: str) -> dict[str, float]:
     try:
         value = ast.literal_eval(text)
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):  # all it may raise
+    except (
+        ValueError,
+        TypeError,
+        SyntaxError,
+        MemoryError,
+        RecursionError,
+    ):  # everything that it may raise
         return {}
     return _numbers(value.items()) if isinstance(value, dict) else {}
 
@@ -262,7 +266,7 @@ def _numbers(pairs: Iterable[tuple[Any, Any]]) -> dict[str, float]:
 
 
 def pod_waiting(pod: Mapping[str, Any]) -> str:
-    """The reason for which a pod waits; empty: its containers run."""
+    """Return why a pod waits; empty if its containers run."""
     status = pod.get("status") or {}
     phase = status.get("phase", "Pending")
     if phase in ("Failed", "Succeeded"):
@@ -287,21 +291,21 @@ def pod_waiting(pod: Mapping[str, Any]) -> str:
 
 
 def gates_of(pod: Mapping[str, Any]) -> str:
-    """Scheduling gates of a pod, such as those of Kueue's queues."""
+    """Return a pod's scheduling gates, such as those of Kueue's queues."""
     gates = (pod.get("spec") or {}).get("schedulingGates") or ()
     return ", ".join(str(gate.get("name")) for gate in gates)
 
 
 def unscheduled_since(pod: Mapping[str, Any]) -> str:
-    """The instant since which the scheduler finds no node for a pod; empty if it has one."""
+    """Return since when the scheduler finds no node for a pod; empty if it has one."""
     found = _condition(pod, "PodScheduled", "False")
-    # Not SchedulingGated: there nobody has looked for a node yet.
+    # Not SchedulingGated: no node has been sought yet.
     is_looked_for = found.get("reason") == "Unschedulable"
     return str(found.get("lastTransitionTime") or "") if is_looked_for else ""
 
 
 def _condition(body: Mapping[str, Any], kind: str, status: str) -> Mapping[str, Any]:
-    """The condition of an object that has this status; empty if there is none."""
+    """Return an object's condition with this status; empty if there is none."""
     conditions = (body.get("status") or {}).get("conditions") or []
     return next((c for c in conditions if (c.get("type"), c.get("status")) == (kind, status)), {})
 
@@ -323,7 +327,7 @@ def _container_waiting(container: Mapping[str, Any]) -> str:
 
 
 def deployment_waiting(deployment: Mapping[str, Any]) -> str:
-    """Why a Deployment has no pod: refused by a quota or a webhook, or none asked for."""
+    """Return why a Deployment has no pod: refused by a quota or a webhook, or not requested."""
     if (deployment.get("spec") or {}).get("replicas") == 0:
         return "ScaledToZero: spec.replicas of the worker's Deployment is 0"
     return deployment_refused(deployment)
@@ -331,7 +335,7 @@ def deployment_waiting(deployment: Mapping[str, Any]) -> str:
 
 def deployment_refused(deployment: Mapping[str, Any]) -> str:
     """
-    The refusal of a Deployment's pod, and its reason; empty: none.
+    Return why a Deployment's pod was refused; empty if it was not.
 
     The ReplicaSet controller goes on trying, less and less often.
     """

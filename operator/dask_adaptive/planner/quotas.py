@@ -1,9 +1,9 @@
 """
-The quotas: one rule for each reason to replace a worker, and all that is known of it.
+Defines the quotas: one rule for each reason to replace a worker.
 
-`RULES` is the list: what a worker has used of something, what its limit is, and how that is
-written. All else goes over that list: who is due, metrics, `explain`, whether a drain still has its
-reason. When a worker is replaced, and how many at once: `replace`.
+`RULES` lists what a worker has used of something, its limit, and how both are shown. Due workers,
+metrics, `explain` and the check whether a drain still has its reason all use this list. `replace`
+decides when workers are replaced, and how many at once.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from dask_adaptive.model.recycle import (
 )
 from dask_adaptive.planner.context import PassContext
 
-#: Seconds over which the pace of a worker is averaged at least.
+#: Shortest averaging time of a worker's pace, in seconds.
 PACE_S = 10.0
 
-#: Of those that are due, but for urgent ones, they go first.
+#: The first to be replaced, after urgent ones.
 _FIRST = (Reason.FAILURES, Reason.RECYCLE_REQUESTED)
 
-#: As much as is shown of a failure's text.
+#: Characters shown of a failure's text.
 SHOWN = 120
 
 _NO_PAST, _NO_PACE, _NO_CLOCKS = RecyclePast(), (0.0, 0, 0.0), Clocks()
@@ -54,15 +54,15 @@ class RecycleCandidate(NamedTuple):
 
     worker: str
     reason: Reason
-    message: str  # the quota and its use, in words
+    message: str  # the quota and its use
     ratio: float = 1.0  # use of the quota; 1: used up
-    is_over: bool = True  # False: will be within the time that a new worker takes
+    is_over: bool = True  # False: it will be by the time a new worker has started
     is_urgent: bool = False  # windows and minAge do not hold it
     is_manual: bool = False  # maxPerHour does not count it
-    #: It gets no more tasks, whatever is decided: to hold it back would save no capacity.
+    #: Quota used up: it takes no tasks, so delaying its replacement gains nothing.
     is_spent: bool = False
-    rises: float = 0.0  # by so much a second the ratio grows at most, if nothing happens
-    rest: tuple[RecycleCandidate, ...] = ()  # what else it is due for, if that is not allowed
+    rises: float = 0.0  # upper bound of the ratio's growth per second, without events
+    rest: tuple[RecycleCandidate, ...] = ()  # its other reasons, in case this one is not allowed
 
 
 #: Of one rule about one worker; None: it is not due.
@@ -90,7 +90,7 @@ Workers = Sequence[ObservedWorker]
 @dataclass(frozen=True, slots=True)
 class QuotaRule:
     """
-    One reason to replace a worker: what it has used of something comes to a limit.
+    One reason to replace a worker: its use of something reaches a limit.
 
     Attributes:
         use: What a worker has used; what does not depend on the worker is looked up once.
@@ -122,14 +122,14 @@ class QuotaRule:
     is_manual: bool = False
 
     def ratio(self, worker: ObservedWorker, at: QuotaContext, limit: float) -> float | None:
-        """The part of its limit that a worker has used; None: it has none."""
+        """Return the fraction of its limit that a worker has used, or None without a limit."""
         if limit == math.inf:
             return None
         return self.part(worker, at, limit) if self.part else self.use(at)(worker) / limit
 
 
 def compared(rule: QuotaRule, worker: ObservedWorker, at: QuotaContext, limit: float) -> Verdict:
-    """Why a worker is due by a rule whose numbers say all, or None if it is not."""
+    """Return why a worker is due by a rule that compares numbers, or None."""
     use = rule.use(at)(worker)
     is_over = use >= limit
     if not is_over and (rule.soon or rule.use)(at)(worker) < limit:
@@ -142,7 +142,7 @@ def compared(rule: QuotaRule, worker: ObservedWorker, at: QuotaContext, limit: f
 
 def near(rule: QuotaRule, workers: Workers, at: QuotaContext) -> Workers:
     """
-    Workers that may be due, and the one of the highest use: a cheap look at many.
+    Return workers that may be due, and the one of the highest use, with a cheap check of many.
 
     Only they are judged. It may name too many, never too few.
     """
@@ -156,7 +156,7 @@ def near(rule: QuotaRule, workers: Workers, at: QuotaContext) -> Workers:
     most = max(used)
     first = workers[used.index(most)]
     limit = rule.limit(first, at)
-    if line < limit > most:  # with jitter another may have used more of a lower limit
+    if line < limit > most:  # with jitter another may be closer to a lower limit
         least = line * (most / limit)
         close = [w for w, u in zip(workers, used, strict=True) if u >= least]
         first = max(close, key=lambda w: use(w) / rule.limit(w, at), default=first)
@@ -175,8 +175,8 @@ def _runs_soon(at: QuotaContext) -> Number:
 
     def runs(worker: ObservedWorker) -> float:
         seen_at, _, pace = paces.get(life_of(worker), _NO_PACE)
-        # A short rest changes nothing. Of a long one nobody knows the end, and a replacement
-        # that came too early would stand beside it all the while.
+        # A short pause changes nothing. The end of a long one is unknown, and a replacement that
+        # came too early would stand idle.
         is_resting = not worker.process.processing and at.now - seen_at > over_s
         more = (0.0 if is_resting else pace * ready_s) + is_exact * worker.process.processing
         return worker.use.runs + more
@@ -187,7 +187,7 @@ def _runs_soon(at: QuotaContext) -> Number:
 def _by_tasks(rule: QuotaRule, worker: ObservedWorker, at: QuotaContext, limit: float) -> Verdict:
     found, is_spent = compared(rule, worker, at, limit), has_spent(worker, at.recycle)
     if is_spent and worker.use.runs < limit < math.inf:
-        # What is left of its quota is assigned.
+        # The rest of its quota is already assigned.
         message = worker.process.cordon.message if worker.process.cordon else ""
         return RecycleCandidate(worker.name, rule.reason, message, is_spent=True)
     return found._replace(is_spent=True) if found and is_spent else found
@@ -201,7 +201,7 @@ def _task_message(worker: ObservedWorker, at: QuotaContext, limit: float, is_ove
 
 
 def _by_fitting(rule: QuotaRule, worker: ObservedWorker, at: QuotaContext, limit: float) -> Verdict:
-    """The quota of tasks that is computed from the time a worker has left."""
+    """Judge by the tasks that still fit into a worker's remaining time."""
     expected_s = at.expected_s
     left_s = at.clocks.ends_in_s(worker) - at.margin_s(worker)
     is_on = at.recycle.tasks.from_walltime and expected_s > 0
@@ -239,7 +239,7 @@ def _age_shown(worker: ObservedWorker, at: QuotaContext, limit: float) -> tuple[
 
 
 def _by_end(rule: QuotaRule, worker: ObservedWorker, at: QuotaContext, limit: float) -> Verdict:
-    """An end that others have set: its pod's deadline, an annotation, Dask's own --lifetime."""
+    """Judge by an end set elsewhere: the pod's deadline, an annotation, Dask's --lifetime."""
     margin_s, ready_s = at.margin_s(worker), at.past.ready_s
     left_s, ratio = at.clocks.ends_in_s(worker) - margin_s, 1.0
     is_ending = left_s <= 0
@@ -249,7 +249,7 @@ def _by_end(rule: QuotaRule, worker: ObservedWorker, at: QuotaContext, limit: fl
     elif worker.process.too_short:
         message = "a task waits that it is not expected to finish before it ends"
     elif left_s <= at.expected_s + ready_s:
-        # The last task that fits is done by then, and the replacement is to be there.
+        # By then the last fitting task is done, and the replacement must be there.
         message = "it ends soon, and has no time for any task that waits or runs"
         ratio = ready_s / (ready_s + left_s)
     else:
@@ -259,7 +259,7 @@ def _by_end(rule: QuotaRule, worker: ObservedWorker, at: QuotaContext, limit: fl
 
 
 def ending(workers: Workers, *, or_too_short: bool = False) -> Workers:
-    """Those that have an end, as `has_end` says; of all workers this is asked, so it is inline."""
+    """Return workers with an end, as `has_end` tells; inlined, because it checks all workers."""
     inf = math.inf
     return [
         w
@@ -271,7 +271,7 @@ def ending(workers: Workers, *, or_too_short: bool = False) -> Workers:
 
 
 def _part_of_life(worker: ObservedWorker, at: QuotaContext, margin_s: float) -> float:
-    """The part of its life that a worker has behind it, up to its margin."""
+    """Return the fraction of its life that a worker has behind it, up to its margin."""
     left_s = max(0.0, at.clocks.ends_in_s(worker) - margin_s)
     age_s = at.clocks.pod_age_s(worker)
     return age_s / (age_s + left_s) if left_s else 1.0
@@ -288,7 +288,7 @@ def _end_shown(worker: ObservedWorker, at: QuotaContext, margin_s: float) -> tup
 def _by_soft_memory(
     rule: QuotaRule, worker: ObservedWorker, at: QuotaContext, limit: float
 ) -> Verdict:
-    """Memory that has been above the soft line for long; the past knows since when."""
+    """Judge memory that has been above the soft limit for long; the past knows since when."""
     found, for_s = compared(rule, worker, at, limit), at.recycle.memory.for_s
     left_s = at.past.above_since.get(life_of(worker), at.now) + for_s - at.now
     if found is None or left_s > at.past.ready_s:
@@ -308,7 +308,7 @@ def _soft_shown(worker: ObservedWorker, at: QuotaContext, limit: float) -> tuple
 
 
 def _hard_message(worker: ObservedWorker, _: QuotaContext, limit: float, __: bool) -> str:
-    # In steps of 5 %, or each breath that a worker takes would be news.
+    # In steps of 5 %: smaller changes are no news.
     level = max(limit * 100, math.floor(worker.use.process * 20) * 5)
     return f"its process takes {level:.0f}% of its memory (recycle.memory.hard)"
 
@@ -319,7 +319,7 @@ def _by_failures(
     found, cordon = compared(rule, worker, at, limit), worker.process.cordon
     is_stopped = cordon is not None and cordon.quota is Quota.FAILURES
     if found is None and cordon and is_stopped and limit < math.inf:
-        # The failure for which the agent has cordoned it is out of the window by now.
+        # The failure that caused the cordon has left the window.
         return RecycleCandidate(worker.name, rule.reason, cordon.message)
     return found
 
@@ -406,8 +406,8 @@ RULES = (
 class Assessment:
     """The result of the quotas for one group."""
 
-    due: tuple[RecycleCandidate, ...] = ()  # one for each worker, by reason and use: a total order
-    uses: tuple[QuotaUse, ...] = ()  # the highest use of each quota that the group has
+    due: tuple[RecycleCandidate, ...] = ()  # one per worker, by reason and use: a total order
+    uses: tuple[QuotaUse, ...] = ()  # the highest use of each of the group's quotas
 
 
 def assess(context: PassContext, group: ObservedGroup) -> Assessment:
@@ -422,8 +422,10 @@ def assess(context: PassContext, group: ObservedGroup) -> Assessment:
     expected_s = context.observed.scheduler.expected_s
     at = QuotaContext(recycle, context.past.recycle, context.now, context.clocks, expected_s)
     found: list[RecycleCandidate] = []
-    uses: dict[Quota, list[tuple[float, str]]] = defaultdict(list)  # the highest is the first
-    # These may be due whatever they have used.
+    uses: dict[Quota, list[tuple[float, str]]] = defaultdict(
+        list
+    )  # sorted: the first is the highest
+    # These may be due regardless of use.
     cordoned = [w for w in workers if w.process.cordon is not None]
     free = [w for w in workers if w.process.cordon is None] if cordoned else workers
     for rule in RULES:
@@ -442,12 +444,12 @@ def assess(context: PassContext, group: ObservedGroup) -> Assessment:
 
 
 def _in_order(found: Iterable[RecycleCandidate]) -> tuple[RecycleCandidate, ...]:
-    """One candidate of each worker: by rank, then the highest use first, then by name."""
+    """Sort one candidate for each worker: by rank, highest use, then name."""
     several: dict[str, list[RecycleCandidate]] = defaultdict(list)
     for one in found:
         several[one.worker].append(one)
     due = (_first_of(mine) if len(mine) > 1 else mine[0] for mine in several.values())
-    # Of thousands three sorts are twice as quick as one by tuples.
+    # For thousands, three sorts are twice as fast as one by tuples.
     ordered = sorted(due, key=lambda c: c.worker)
     ordered.sort(key=lambda c: -c.ratio)
     ordered.sort(key=_rank)
@@ -456,7 +458,7 @@ def _in_order(found: Iterable[RecycleCandidate]) -> tuple[RecycleCandidate, ...]
 
 def _first_of(found: Sequence[RecycleCandidate]) -> RecycleCandidate:
     """
-    Of the reasons for which one worker is due the one that the fewest rules hold back.
+    Choose, of the reasons for which one worker is due, the one that the fewest rules delay.
 
     What is over goes before what will be, then what no window holds, then what people ask for.
     """
@@ -469,7 +471,7 @@ def _first_of(found: Sequence[RecycleCandidate]) -> RecycleCandidate:
 
 
 def _rank(candidate: RecycleCandidate) -> int:
-    """Among those that are urgent, or those that are not."""
+    """Rank a reason among urgent ones, or among others."""
     if candidate.is_urgent:
         return int(candidate.reason is Reason.LIFETIME)
     return _FIRST.index(candidate.reason) if candidate.reason in _FIRST else len(_FIRST)
@@ -486,7 +488,7 @@ class QuotaLine:
 
 
 def quota_lines(worker: ObservedWorker, recycle: Recycle, clocks: Clocks) -> tuple[QuotaLine, ...]:
-    """Every quota that holds for a worker."""
+    """Return every quota that applies to a worker."""
     at = QuotaContext(recycle, clocks=clocks)
     lines = []
     for rule in RULES:
@@ -509,7 +511,7 @@ def still_applies(worker: ObservedWorker, recycle: Recycle) -> bool:
 
 def paced_over_s(past: RecyclePast) -> float:
     """
-    Over how long the pace of a worker is averaged: what is so old counts for a third.
+    Return the averaging time of a worker's pace: older runs count for a third.
 
     Not less than a replacement takes, or one finished run would be taken for several to come.
     """
@@ -517,50 +519,50 @@ def paced_over_s(past: RecyclePast) -> float:
 
 
 def _source(name: str, maximum: str, own: str) -> str:
-    """The source of a limit."""
+    """Name the field that sets a limit."""
     said = f"recycle.{name}.max {maximum}"
     return said if own == maximum else f"{said}, less its jitter: {own}"
 
 
 def life_of(worker: ObservedWorker) -> str:
-    """The identity that quotas belong to: a new pod under the same name begins anew."""
+    """Return the identity that quotas belong to: a new pod of the same name starts afresh."""
     return worker.platform.pod_uid or worker.platform.uid
 
 
 @lru_cache(maxsize=2**16)
 def shares(life: str) -> tuple[float, float]:
-    """Two numbers in [0, 1), of tasks and of lifetime: the same for the same life, always."""
+    """Return two numbers in [0, 1), for tasks and lifetime, constant for one life."""
     drawn = blake2b(life.encode(), digest_size=8).digest()
     return int.from_bytes(drawn[:4], "big") / 2**32, int.from_bytes(drawn[4:], "big") / 2**32
 
 
 def own_tasks(worker: ObservedWorker, quota: TaskQuota) -> int:
-    """Runs that a worker may make, less its jitter; 0: any number."""
+    """Return the runs that a worker may make, less its jitter; 0: any number."""
     if not quota.max or not quota.jitter:
         return quota.max
     return _jittered(quota.max, quota.jitter, life_of(worker))
 
 
-@lru_cache(maxsize=2**16)  # several rules ask for it in each pass
+@lru_cache(maxsize=2**16)  # several rules need it in each pass
 def _jittered(tasks: int, jitter: float, life: str) -> int:
     return max(1, math.ceil(tasks * (1 - jitter * shares(life)[0])))
 
 
 def own_lifetime_s(worker: ObservedWorker, quota: LifetimeQuota) -> float:
-    """The greatest age of a worker's pod, less its jitter."""
+    """Return the greatest age of a worker's pod, less its jitter."""
     if not quota.jitter:
         return quota.max_s
     return quota.max_s * (1 - quota.jitter * shares(life_of(worker))[1])
 
 
 def own_margin_s(worker: ObservedWorker, quota: LifetimeQuota, clocks: Clocks) -> float:
-    """The margin before a worker's end: a fifth of its life at most, or it would hardly serve."""
+    """Return the margin before a worker's end, at most a fifth of its life."""
     life_s = clocks.pod_age_s(worker) + clocks.ends_in_s(worker)
     return max(0.0, min(quota.margin_s, life_s / 5))
 
 
 def has_spent(worker: ObservedWorker, recycle: Recycle) -> bool:
-    """True if a worker has used up an exact quota of tasks, and so gets no more of them."""
+    """True if a worker has used up an exact quota of tasks, so it gets no more."""
     return recycle.tasks.exact and (
         (worker.process.cordon is not None and worker.process.cordon.quota is Quota.TASKS)
         or worker.retires_for is Reason.TASK_QUOTA
@@ -568,7 +570,7 @@ def has_spent(worker: ObservedWorker, recycle: Recycle) -> bool:
 
 
 def with_walltimes(observed: ObservedCluster, policy: Policy) -> ObservedCluster:
-    """The same cluster, where `recycle.lifetime.max` is a worker's end if it is a walltime."""
+    """Return the cluster with `recycle.lifetime.max` as its workers' end, if it is a walltime."""
     if not any(policy.recycle_of(g.name).lifetime.walltime for g in observed.groups):
         return observed
     groups = tuple(_with_walltimes(g, policy.recycle_of(g.name)) for g in observed.groups)

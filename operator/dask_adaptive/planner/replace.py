@@ -1,12 +1,13 @@
 """
-Workers that are due make room for others: one group's recycles in one pass.
+Replaces workers that are due: one group's recycles in one pass.
 
-No state is needed to go on: who is due, who drains and why, and who serves, is observed. What is
-remembered (`Past`) only says how long something has lasted; without it the same is done later.
+No state is needed to continue: due, draining and serving workers are observed. The memory (`Past`)
+only says how long something has lasted; without it the same is done later.
 
-Two ways. By surge: the worker does not count as serving any more, so a replacement is asked for;
-when it is connected, the worker is retired, and leaves for good. In place: the worker is retired
-within the budgets and counts as serving all the while; its pod is deleted, and comes back.
+There are two strategies. Surge: the worker no longer counts as serving, so a replacement is
+requested; once that is connected, the worker is retired for good. InPlace: the worker is retired
+within the budgets and counts as serving throughout; its pod is deleted, and its Deployment creates
+the next.
 """
 
 from __future__ import annotations
@@ -35,22 +36,22 @@ from dask_adaptive.planner.quotas import (
     still_applies,
 )
 
-#: `maxPerHour` counts so far back.
+#: Period of `maxPerHour`.
 HOUR_S = 3600.0
 
-#: A pod that is younger than its Deployment by more than this is not its first one.
+#: A pod that is younger than its Deployment by more than this is a later one.
 FIRST_POD_S = 30.0
 
 
 @dataclass(frozen=True)
 class RecycleContext:
-    """One group in one pass, as everything that decides about its recycles sees it."""
+    """One group in one pass, as all decisions about its recycles see it."""
 
     context: PassContext
     group: ObservedGroup
     desired: int  # workers that shall serve; for groups that we do not scale, `replicas`
     left: int  # recycles that maxPerHour still allows
-    is_scaled: bool  # its number of workers is ours to set
+    is_scaled: bool  # we set its number of workers
 
     @cached_property
     def clocks(self) -> Clocks:
@@ -62,50 +63,44 @@ class RecycleContext:
 
     @cached_property
     def is_open(self) -> bool:
-        """A window is, or there is none."""
+        """True if a window is open, or none is set."""
         return is_open(self.context.policy.disruption.windows, self.context.observed.at)
 
     @cached_property
     def aborted(self) -> Mapping[str, tuple[float, str]]:
-        """Workers whose replacement did not come: until when it is not tried again, and why."""
+        """Workers whose replacement did not come, with the end of the back-off and the reason."""
         known = self.context.past.recycle.aborted
         return {name: one for name, one in known.items() if one[0] > self.context.now}
 
     def is_overdue(self, worker: str) -> bool:
-        """True if the replacement of a worker has been waited for too long."""
+        """True if the replacement of a worker is overdue."""
         now, since = self.context.now, self.context.past.recycle.surging_since
         return now - since.get(worker, now) >= self.recycle.strategy.ready_timeout_s
 
     @cached_property
     def surges(self) -> bool:
-        """Replacements come first."""
+        """True if replacements come first."""
         return self.is_scaled and self.recycle.strategy.type is StrategyType.SURGE
 
     @cached_property
     def hold(self) -> str:
-        """Why no worker at all is to be replaced now: replacements do not come; else empty."""
+        """Why no worker at all may be replaced now, since replacements fail; empty if any may."""
         return max(self.aborted.values(), default=(0.0, ""))[1] if self.surges else ""
 
     def allowance(self, reason: Reason, total: int) -> float:
-        """
-        The number of `total` workers that may be missing for a reason: the smallest budget
-        counts.
-        """
+        """Return how many of `total` workers may be missing for a reason: the smallest budget."""
         budgets = self.context.policy.disruption.budgets
         mine = [b for b in budgets if not b.reasons or reason in b.reasons]
         return min((b.workers.of(total) for b in mine), default=math.inf)
 
     @cached_property
     def forbidden(self) -> frozenset[Reason]:
-        """For these workers never leave: a budget of none at all says so."""
+        """Reasons with a budget of 0: no worker is ever replaced for these."""
         return frozenset(r for r in Reason if r.replaces and self.allowance(r, 1) < 1)
 
 
 def left_this_hour(context: PassContext) -> int:
-    """
-    The number of workers in all groups that may still be replaced within the hour for their
-    quotas.
-    """
+    """Return how many workers of all groups may still be replaced for quotas within the hour."""
     limit = context.policy.recycle.max_per_hour
     workers = sum(len(g.workers) for g in context.observed.groups)
     if limit is None:
@@ -116,7 +111,7 @@ def left_this_hour(context: PassContext) -> int:
 
 @dataclass(slots=True)
 class GroupRecycling:
-    """The recycles of one group in this pass: what drains already, then what is decided now."""
+    """The recycles of one group in this pass: those under way, and those decided now."""
 
     at: RecycleContext
     assessment: Assessment
@@ -136,7 +131,7 @@ class GroupRecycling:
 
     @property
     def is_contested(self) -> bool:
-        """True if some are replaced, and others wait."""
+        """True if some workers are being replaced while others wait."""
         is_complete = len(self.chosen) == len(self.assessment.due) and not self.blockers
         return bool(self.chosen) and not is_complete
 
@@ -149,9 +144,9 @@ class GroupRecycling:
 def recycle_unscaled(
     context: PassContext, *, scaled: Collection[str], left: int
 ) -> Iterator[GroupRecycling]:
-    """The recycles of all groups but those that we scale: workers are replaced in place."""
+    """Replace workers of unscaled groups in place."""
     for group in (g for g in context.observed.groups if g.name not in scaled):
-        # News of machines that go is heeded only where replacements are ours to ask for.
+        # Node signals are heeded only where we may request replacements.
         workers = sort_workers(group, context.past.deleted, heed_nodes=False)
         at = RecycleContext(context, group, group.replicas, left, is_scaled=False)
         mine = recycle_group(workers, assess(context, group), at)
@@ -162,7 +157,7 @@ def recycle_unscaled(
 def recycle_group(
     workers: GroupWorkers, assessment: Assessment, at: RecycleContext
 ) -> GroupRecycling:
-    """Decide who is replaced now, who waits, and who that was leaving comes back."""
+    """Decide which workers are replaced now, which wait, and which return to service."""
     past, failed = at.context.past, _failed_drains(workers, at)
     restarting, back = _settle_leaving(workers, failed, at)
     workers = set_apart(workers, restarting=restarting, back=[c.worker for c in back])
@@ -173,7 +168,7 @@ def recycle_group(
         if w.retiring and w.retiring.reason and w.is_replaced
     ]
     floors = {r.worker: past.floors[r.worker] for r in draining if r.worker in past.floors}
-    # Their replacement has gone again, or has not come yet.
+    # Their replacement has left again, or has not come yet.
     short = {n for n, f in floors.items() if heads.in_service < min(f, at.desired)}
     restart = _restarts(workers, at)
     mine = GroupRecycling(
@@ -189,7 +184,7 @@ def recycle_group(
 
 
 def _failed_drains(workers: GroupWorkers, at: RecycleContext) -> dict[str, str]:
-    """Workers that drain, and whose replacements have not been there for too long."""
+    """Return draining workers whose replacements have been missing for too long."""
     if not at.surges:
         return {}
     floors = at.context.past.floors
@@ -208,7 +203,7 @@ def _settle_leaving(
     workers: GroupWorkers, failed: Mapping[str, str], at: RecycleContext
 ) -> tuple[frozenset[str], tuple[Cancel, ...]]:
     """
-    Of the workers that drain to be replaced: who comes back by itself, and who is called back.
+    Find which workers draining for a replacement restart by themselves, and which to call back.
 
     The others leave for good: those by surge, and those that nobody needs any more. One that
     drains for what no longer holds (its quota is gone from the policy, its annotation was taken
@@ -235,7 +230,7 @@ def _settle_leaving(
 
 
 def _comes_back(worker: ObservedWorker, at: RecycleContext) -> bool:
-    """True if the Deployment of a drained worker is to start the next one."""
+    """True if a drained worker's Deployment is to start the next pod."""
     if not at.is_scaled:
         return True
     if worker.retires_for is Reason.DRIFTED:
@@ -244,7 +239,7 @@ def _comes_back(worker: ObservedWorker, at: RecycleContext) -> bool:
 
 
 def _restarts(workers: GroupWorkers, at: RecycleContext) -> tuple[Restart, ...]:
-    # The old process may stay known to the scheduler for a while, and the pod be the next one.
+    # The scheduler may still know the old process while the pod is already the next one.
     terminating = {pod.worker for pod in at.context.observed.terminating}
     done = at.context.past.restarted
     return tuple(
@@ -281,11 +276,11 @@ class ReplacementSelector:
         self._mine, self._at = mine, at
         self._active = {w.name: w for w in workers.active}
         #: Workers that can go without a replacement: it is there, or none is needed.
-        # One that is paused could not take what another leaves behind.
+        # A paused worker could not take over another's work.
         paused = sum(w.process.status == "paused" for w in workers.active)
         self._spare = workers.serving - at.desired - paused
         self._slots = max(1, at.recycle.strategy.max_surge.of(max(1, at.desired)))
-        # One that drains is one more than desired still. Drained ones are as good as gone.
+        # A draining worker still counts beyond the desired number; a drained one does not.
         self._draining = sum(w.is_replaced and w.is_draining for w in workers.retiring)
         self._hasty = self._surging = 0
         self._floors = at.context.past.floors
@@ -295,8 +290,8 @@ class ReplacementSelector:
 
     def choose(self, due: Sequence[RecycleCandidate]) -> set[str]:
         """
-        The most urgent first, then those that take no tasks: to let one of them go costs no
-        capacity, and as long as a cordoned one waits no other may be cordoned.
+        Choose urgent workers first, then those that take no tasks: replacing these costs no
+        capacity, and a waiting cordoned worker keeps others from being cordoned.
 
         Returns:
             Workers that wait for their turn, and are of no use meanwhile: others are to take their
@@ -312,7 +307,7 @@ class ReplacementSelector:
     def _offer(self, candidate: RecycleCandidate) -> None:
         worker = self._active.get(candidate.worker)
         if worker is None:
-            return  # it is on its way already, or has a weightier reason to go
+            return  # it is leaving already, or has a stronger reason to
         one = first_allowed(worker, candidate, self._at)
         if not isinstance(one, RecycleCandidate):
             self._wait(candidate, *one)
@@ -338,13 +333,13 @@ class ReplacementSelector:
         at = self._at
         if self._spare > 0 or worker.name in self._floors:
             return True  # its replacement may be there already
-        # Where no worker takes tasks, none takes results either: without one more nobody can drain.
+        # If no worker takes tasks, none takes results: nothing can drain without one more worker.
         is_stuck = candidate.is_spent and self._is_still and at.is_scaled
         return is_stuck or (at.surges and not (candidate.is_spent and at.hold))
 
     def _surge(self, worker: ObservedWorker, candidate: RecycleCandidate) -> None:
-        # The hasty have places of their own: they must not wait for those that drain for hours, and
-        # one that waits for a budget must not keep those from leaving that use the budget up.
+        # Urgent workers have places of their own: they must not wait for drains of hours, and one
+        # that waits for a budget must not block those that use it up.
         is_ending = is_last_chance(worker, candidate, self._at)
         is_hasty = is_ending or _is_at_once(candidate)
         taken = self._hasty if is_hasty else self._surging + self._draining
@@ -357,7 +352,7 @@ class ReplacementSelector:
             self._surging += not is_hasty
             self._take(worker, candidate, by_surge=True)
         elif candidate.is_spent or is_ending:
-            # It is of no use while it waits, so it need not wait for a replacement either.
+            # It serves nothing while it waits, so it need not wait for a replacement.
             self._take(worker, candidate, by_surge=False)
         elif has_place:
             self._wait(candidate, Reason.RECYCLE_ABORTED, self._why_missing)
@@ -386,7 +381,7 @@ class ReplacementSelector:
 
 
 class BudgetGate:
-    """Decides which of the selected workers may leave now; the most urgent come first."""
+    """Decides which selected workers may leave now, the most urgent first."""
 
     def __init__(self, mine: GroupRecycling) -> None:
         self._mine, self._heads, self._at = mine, mine.heads, mine.at
@@ -396,9 +391,9 @@ class BudgetGate:
         worker, candidate = chosen.worker, chosen.candidate
         is_ready = True
         if chosen.by_surge:
-            # The number that served when it was chosen, not what is desired: under load that may
-            # be more than there is room for, and would hold the worker for ever. Each one that
-            # connects from then on, for whatever reason, takes one place.
+            # The number serving when it was chosen, not the desired one: under load that may be
+            # unreachable, and would hold the worker forever. Each worker that connects later takes
+            # one place.
             floor = _floor_of(worker, self._heads, self._at)
             self._mine.floors[worker.name] = floor
             others = self._heads.in_service - len(self._mine.retire) - 1
@@ -416,13 +411,13 @@ class BudgetGate:
     ) -> bool:
         at, context = self._at, self._at.context
         if is_last_chance(worker, candidate, at):
-            return True  # it is missing from then on, whatever is done now
+            return True  # it counts as missing from then on
         if (refusal := refused_lately(worker, context)) is not None:
             self._mine.blockers.append(Blocker(worker.name, *refusal))
             return False
         allowed = at.allowance(candidate.reason, self._heads.base)
         if candidate.is_spent:
-            # It is missing already. But others have to take the results of those that drain.
+            # It counts as missing already, but others must be able to take its results.
             return is_ready and self._heads.draining + len(self._mine.retire) < max(1, allowed)
         if self._missing + worker.takes_tasks > allowed:
             missing = f"{self._missing} of {self._heads.base} are missing"
@@ -443,7 +438,7 @@ class BudgetGate:
 
 
 def why_missing(workers: GroupWorkers, at: RecycleContext) -> str:
-    """Why a replacement has not come, in the platform's words."""
+    """Return why a replacement has not come, in the platform's words."""
     late = f"no replacement within {format_duration(at.recycle.strategy.ready_timeout_s)}"
     if not workers.pending:
         return f"{late}: no worker was created"
@@ -452,12 +447,12 @@ def why_missing(workers: GroupWorkers, at: RecycleContext) -> str:
 
 
 def _is_at_once(candidate: RecycleCandidate) -> bool:
-    """Before memory is so full that the nanny kills, it is too late to wait for a replacement."""
+    """True if memory is so full that the nanny may kill it before a replacement comes."""
     return candidate.reason is Reason.MEMORY_HARD
 
 
 def _floor_of(worker: ObservedWorker, heads: Headcount, at: RecycleContext) -> int:
-    """The number of others that must serve before a worker leaves, unless fewer are desired."""
+    """Return how many others must serve before a worker leaves, unless fewer are desired."""
     return at.context.past.floors.get(worker.name, heads.in_service)
 
 
@@ -474,9 +469,9 @@ class Headcount:
     """
 
     base: int
-    in_service: int  # connected and not leaving, those that take no new tasks included
-    cordoned: int  # of them: kept from new tasks by their scheduler, for a quota
-    paused: int  # of the others: by themselves, or because they end too soon
+    in_service: int  # connected and not leaving, including those without new tasks
+    cordoned: int  # of them: cordoned for a quota
+    paused: int  # of the others: paused, or ending too soon
     draining: int  # to be replaced
 
     @property
@@ -494,8 +489,8 @@ def count_heads(workers: GroupWorkers, past: Past, wanted: int, *, at: float) ->
     serving = (*workers.active, *workers.replaced)
     away = sum(_was_connected(w, past, at) for w in workers.pending)
     known = len(serving) + len(workers.restarting) + away
-    # One that left before its replacement had come is missed until as many serve as did then.
-    # Without a past each is: another may serve in its place, which is then not counted on.
+    # A worker that left before its replacement came is missed until as many serve again. Without a
+    # past each is missed: another one may already serve in its place.
     leaving = (*workers.retiring, *workers.restarting)
     left = [w.name for w in workers.retiring if w.is_replaced]
     unsure = sum(name not in past.floors for name in left)
@@ -511,8 +506,8 @@ def count_heads(workers: GroupWorkers, past: Past, wanted: int, *, at: float) ->
 
 
 def _was_connected(worker: ObservedWorker, past: Past, at: float) -> bool:
-    # Without a past, by its pod: one that is younger than its Deployment has come in the place of
-    # another. Upstream's Deployments make their first pod within seconds.
+    # Without a past, judge by its pod: one that is younger than its Deployment replaced another.
+    # Upstream's Deployments create their first pod within seconds.
     is_next_pod = worker.platform.made_at + FIRST_POD_S < worker.platform.pod_made_at < at
     return bool(worker.terminating) or worker.name in past.seen or is_next_pod
 
@@ -520,7 +515,7 @@ def _was_connected(worker: ObservedWorker, past: Past, at: float) -> bool:
 def first_allowed(
     worker: ObservedWorker, candidate: RecycleCandidate, at: RecycleContext
 ) -> RecycleCandidate | Objection:
-    """The first of a worker's reasons that allows its replacement; else the obstacle."""
+    """Return a worker's first reason that allows its replacement, else the first objection."""
     first = _objection(worker, candidate, at)
     if first is None:
         return candidate
@@ -531,13 +526,13 @@ def first_allowed(
 def _objection(
     worker: ObservedWorker, candidate: RecycleCandidate, at: RecycleContext
 ) -> Objection | None:
-    """Why a worker must not be replaced now for this reason, or None."""
+    """Return why a worker must not be replaced now for this reason, or None."""
     reason, message = candidate.reason, candidate.message
     if at.forbidden and reason in at.forbidden:
         return Reason.BUDGET_EXHAUSTED, f"{message}; a budget of 0 forbids {reason}"
     if reason is Reason.DRIFTED and not at.is_scaled:
-        # Its Deployment would have to go, and upstream to be told by two changes of `replicas`
-        # that it is to make another: an operator that dies between them leaves a smaller group.
+        # Its Deployment would have to be deleted, and upstream made to create another by two
+        # changes of `replicas`: an operator that dies in between leaves a smaller group.
         return Reason.DRIFTED, f"{message}; only the default group is rolled out automatically"
     if worker.is_pinned and not (
         beats_pins(candidate, at.recycle)
@@ -546,7 +541,7 @@ def _objection(
         return Reason.PINNED, f"{message}; pinned by {', '.join(sorted(claims(worker)))}"
     if worker.process.actors:
         return Reason.HOLDS_ACTORS, f"{message}; holds actors, which cannot be moved"
-    # Windows, minAge and back-offs keep workers in service: one that is spent is not.
+    # Windows, minAge and back-offs keep workers in service; a spent one is not in service.
     return None if candidate.is_spent else _untimely(worker, candidate, at)
 
 
@@ -555,11 +550,11 @@ def _untimely(
 ) -> Objection | None:
     message, aborted = candidate.message, at.aborted
     why = aborted[worker.name][1] if worker.name in aborted else at.hold
-    # Who asks by hand may have mended what was wrong: that is tried at once.
+    # A manual request may follow a fix: try it at once.
     is_held = not candidate.is_manual or worker.name in aborted
     if why and is_held and not is_last_chance(worker, candidate, at):
         return Reason.RECYCLE_ABORTED, why
-    # Somebody wants it now: neither windows nor minAge hold it. (Drift is rolled out in windows.)
+    # Urgent or requested: neither windows nor minAge apply. (Drift is rolled out in windows.)
     if candidate.is_urgent or candidate.reason is Reason.RECYCLE_REQUESTED:
         return None
     if not at.is_open:
@@ -577,7 +572,7 @@ def beats_pins(candidate: RecycleCandidate, recycle: Recycle) -> bool:
 
 
 def is_last_chance(worker: ObservedWorker, candidate: RecycleCandidate, at: RecycleContext) -> bool:
-    """True if its process is about to end whatever we do: its results must be copied by then."""
+    """True if its process ends soon in any case: its results must be copied by then."""
     is_about_end = candidate.reason is Reason.LIFETIME
     margin_s = own_margin_s(worker, at.recycle.lifetime, at.clocks)
     return is_about_end and at.clocks.ends_in_s(worker) <= margin_s

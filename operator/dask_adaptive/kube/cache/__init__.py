@@ -1,1 +1,1 @@
-"""All that we watch, kept in step with the API server kind by kind and namespace by namespace."""
+"""Keeps all watched objects in step with the API server, by kind and namespace."""

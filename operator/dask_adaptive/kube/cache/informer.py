@@ -1,6 +1,6 @@
 """
-Informers: each keeps one kind in one namespace, or in all, in step with the API server. It lists
-once, follows a watch, and after any error waits a little and lists again. None waits for another.
+Keeps one kind in one namespace, or in all, in step with the API server: lists once, follows a
+watch, and lists again after any error. Informers do not wait for each other.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ from dask_adaptive.kube.api import SILENCE_S, KubeApi, KubeError
 from dask_adaptive.kube.cache.world import Scope, World
 from dask_adaptive.kube.objects import text_at
 
-#: The first wait after an error, and the longest; each is twice the one before.
+#: First and longest wait after an error; it doubles.
 FIRST_S, LONGEST_S = 0.5, 30.0
 
 
 class Informer:
-    """One scope of the cache."""
+    """Keeps one scope of the cache in step."""
 
     def __init__(self, scope: Scope, *, api: KubeApi, world: World) -> None:
         self._scope, self._api, self._world = scope, api, world
 
     async def run(self) -> None:
-        """Until it is cancelled. Never raises: what goes wrong is told, and tried again."""
+        """Run until cancelled. Never raises: failures are reported and retried."""
         kind, namespace = self._scope
         where = f" in namespace {namespace}" if namespace is not None else ""
         what = f"the watch of {kind}{where}"
         await begun_anew(what, self._serve, first_s=FIRST_S, longest_s=LONGEST_S)
 
     async def _serve(self) -> None:
-        """Until something is wrong: raises it."""
+        """List and watch until something fails, and raise it."""
         try:
             version = await self._world.read(self._api, self._scope)
             self._world.sees(self._scope)
@@ -40,7 +40,7 @@ class Informer:
             raise
 
     async def _follow(self, version: str) -> None:
-        """Take events; when the API server ends a watch, go on where it ended."""
+        """Take events; resume when the API server ends a watch."""
         kind, namespace = self._scope
         clock = asyncio.get_running_loop().time
         path = kind.resource.path(namespace)

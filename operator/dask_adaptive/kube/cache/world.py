@@ -1,4 +1,4 @@
-"""All that we watch, as last heard from the API server, by cluster."""
+"""Holds all watched objects, as last received from the API server, by cluster."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ W = TypeVar("W", bound=Watched)
 
 logger = logging.getLogger(__name__)
 
-#: Of each kind, so many that were deleted last are known.
+#: Deleted objects that are remembered, per kind.
 _GONE = 1000
 
 _NAME, _SPEC, _REF = ("metadata", "name"), ("spec", "cluster"), ("spec", "clusterRef", "name")
@@ -42,11 +42,11 @@ class Kind:
     resource: Resource
     type: type[Any]
     parse: Callable[[Mapping[str, Any]], Watched]
-    cluster: tuple[str, ...] = ()  # the field that names its cluster; empty: it is about none
+    cluster: tuple[str, ...] = ()  # field with its cluster's name; empty: about none
     selector: str = ""  # labels; the API server sends nothing else
-    cluster_scoped: bool = False  # in no namespace, and so beyond a Role
+    cluster_scoped: bool = False  # cluster-scoped, so a Role is not enough
     by_people: bool = False  # written by people and dask-kubernetes, in small numbers
-    lost: str = ""  # what is lost where it can't be read; empty: all, nothing is decided without
+    lost: str = ""  # feature lost while it is unreadable; empty: all
 
     def __str__(self) -> str:
         group = f".{self.resource.group}" if self.resource.group else ""
@@ -163,12 +163,12 @@ def scopes_of(
 
 class World:
     """
-    The cache. Each scope is fed by what watches it (`take`) and by whole lists (`read`).
+    The cache. Watches (`take`) and whole lists (`read`) feed each scope.
 
-    What `expect` named and nobody can read, or has read yet, is told by `unread` and `losses`.
+    Scopes that `expect` named and that are unread, or unreadable, show in `unread` and `losses`.
 
-    One object that can't be read is told by `fault`, or by `losses` if it is about no cluster in
-    particular. It is as it was read last, or as if it were not there.
+    An unreadable object shows in `fault`, or in `losses` if it is about no single cluster. Its last
+    readable version stays, if there was one.
     """
 
     def __init__(self) -> None:
@@ -176,23 +176,23 @@ class World:
         #: By namespace, so that one's are looked at for its own clusters only: by kind and name,
         #: which cluster an object is about (empty: none in particular), and why it can't be read.
         self._faults = defaultdict[str, dict[tuple[type[Any], str], tuple[str, str]]](dict)
-        #: By uid. An answer to a write of ours may come after the news of its deletion.
+        #: By uid: the answer to our write may arrive after the deletion event.
         self._gone = {k.type: deque[str](maxlen=_GONE) for k in KINDS}
         self._by_cluster: dict[tuple[type[Any], ClusterKey], dict[str, Any]] = {}
         self._by_name: dict[tuple[type[Any], ClusterKey], tuple[Any, ...]] = {}  # as `of` gave it
         self._listeners: list[Callable[[ClusterKey], None]] = []
-        self._selects = False  # whether only some namespaces are served
-        self._unread: dict[Scope, str] = {}  # why it can't be relied on
+        self._selects = False  # True if only some namespaces are served
+        self._unread: dict[Scope, str] = {}  # why it is unreliable
         self._namespaces = set[str | None]()
 
     def expect(self, scopes: Iterable[Scope]) -> None:
-        """From now on these are wanted, and count as unread until `sees` says otherwise."""
+        """Require these scopes; they count as unread until `sees` is called."""
         self._unread = dict.fromkeys(scopes, _NOT_YET)
         self._namespaces = {where for kind, where in self._unread if not kind.cluster_scoped}
         self._selects = any(kind.type is ServedNamespace for kind, _ in self._unread)
 
     def serves(self, namespace: str) -> bool:
-        """True if a namespace has the labels of those that are served."""
+        """True if the namespace has the labels of served namespaces."""
         return not self._selects or self.get(ServedNamespace, "", namespace) is not None
 
     def sees(self, scope: Scope) -> None:
@@ -201,14 +201,16 @@ class World:
             self._tell_all(scope[1])
 
     def misses(self, scope: Scope, why: str) -> None:
-        """A scope can't be read, or followed: what the cache holds of it may be out of date."""
+        """Mark a scope as unreadable: its cached objects may be out of date."""
         is_news = scope not in self._unread
         self._unread[scope] = why
         if is_news:
             self._tell_all(scope[1])
 
     def waits_for(self) -> str:
-        """Why nobody can be served yet: all is to be tried once, and one namespace to be seen."""
+        """
+        Return why no cluster can be served yet: some scope was not tried, or no namespace read.
+        """
         for (kind, _), why in self._unread.items():
             if why == _NOT_YET:
                 return f"{kind}: {why}"
@@ -216,14 +218,15 @@ class World:
         return reasons[0] if reasons and all(reasons) else ""
 
     def unread(self, namespace: str | None = None) -> str:
-        """Why nothing may be decided in a namespace (None: in at least one); empty if it may."""
+        """
+        Return why nothing may be decided in a namespace (None: in any of them); empty if it may.
+        """
         missing = self._missing(namespace)
         return next((f"{k} can't be read: {why}" for k, why in missing if not k.lost), "")
 
     def losses(self, namespace: str) -> tuple[str, ...]:
         """
-        Kinds that cannot be seen in a namespace, and the features that are off for it, with
-        reasons.
+        Return unreadable kinds for a namespace, with the features that are off and the reasons.
         """
         faults = self._faults[namespace]
         return tuple(
@@ -237,7 +240,9 @@ class World:
         )
 
     def fault(self, key: ClusterKey, *kinds: type[Any]) -> str:
-        """Which object about a cluster (of these kinds) can't be read, and why; empty: none."""
+        """
+        Return the unreadable object (of these kinds) about a cluster, with the reason; empty: none.
+        """
         found = (
             why
             for (kind, _), (cluster, why) in self._faults[key.namespace].items()
@@ -246,7 +251,7 @@ class World:
         return next(found, "")
 
     def faults(self, kind: Kind) -> int:
-        """The number of objects of a kind that can't be read. May be called in a thread."""
+        """Count the unreadable objects of a kind. May be called in a thread."""
         return len(self._faulty(kind))
 
     def _faulty(self, kind: Kind) -> list[_Where]:
@@ -268,18 +273,20 @@ class World:
                 listener(key)
 
     def listen(self, listener: Callable[[ClusterKey], None]) -> None:
-        """Call `listener` with each cluster about which something changed."""
+        """Call `listener` with each changed cluster."""
         self._listeners.append(listener)
 
     def of(self, kind: type[W], key: ClusterKey) -> tuple[W, ...]:
-        """All objects of a kind about a cluster, by name: the same tuple until one changes."""
+        """
+        Return all objects of a kind about a cluster, by name: the same tuple until one changes.
+        """
         known = self._by_name.get((kind, key))
         if known is None and (found := self._by_cluster.get((kind, key))):
             known = self._by_name[kind, key] = tuple(found[name] for name in sorted(found))
         return known or ()
 
     def standing(self, kind: type[W], key: ClusterKey) -> list[W]:
-        """The same, but for those whose deletion has begun."""
+        """Return the same, without objects that are being deleted."""
         return [one for one in self.of(kind, key) if not one.meta.deleting]
 
     def get(self, kind: type[W], namespace: str, name: str) -> W | None:
@@ -290,7 +297,7 @@ class World:
         return [found[k] for k in sorted(found)]
 
     def take(self, kind: Kind, event: str | None, body: Mapping[str, Any]) -> None:
-        """Note what one watch event says; `event` is DELETED, or anything else for 'is so now'."""
+        """Take one watch event; any `event` but DELETED means the current state."""
         if event == "DELETED":
             where, uid = _where(body), text_at(body, "metadata", "uid")
             self._gone[kind.type].append(uid)
@@ -301,7 +308,7 @@ class World:
 
     def parsed(self, kind: type[W], body: Mapping[str, Any]) -> W | None:
         """
-        An object as we read it; None if it can't be read, which is noted.
+        Parse an object; None if that fails, which is noted.
 
         Where a cluster's object can't be read nothing is decided about the cluster (`fault`): a
         worker whose pin or group is not seen might be taken away.
@@ -309,7 +316,7 @@ class World:
         where, known = _where(body), _BY_TYPE[kind]
         try:
             new: W = known.parse(body)  # type: ignore[assignment]
-        except Exception as exc:  # the border of one object: those of others must be read
+        except Exception as exc:  # one unreadable object must not affect others
             self._failed(known, where, body, exc)
             return None
         self._mended(kind, where)
@@ -338,8 +345,8 @@ class World:
 
     def put(self, value: Watched, *, is_read: bool = False) -> None:
         """
-        Note what the API server answered to a write of ours, before the watch tells it. What is
-        deleted by then stays so.
+        Take the API server's answer to our write before the watch reports it. Objects deleted
+        meanwhile stay deleted.
 
         Args:
             is_read: It was asked for because what is known must be wrong: take it though it seem
@@ -350,7 +357,7 @@ class World:
 
     async def read(self, api: KubeApi, scope: Scope) -> str:
         """
-        Compare a scope with a whole list, page by page.
+        Compare a scope with a complete list, page by page.
 
         Returns:
             The list's version, from which a watch goes on.
@@ -374,11 +381,11 @@ class World:
                 value = self.parsed(kind.type, body)
                 if value is None:
                     continue
-                # What did not change while we listed is as the list says, whatever its version:
+                # Unless changed while we listed, objects are as listed, whatever their version:
                 # versions go back when etcd is restored.
                 untouched = self._all[kind.type].get(where) is known.get(where)
                 self._remember(kind.type, value, even_if_older=untouched)
-        # What was added while we listed is not in `known`, so it stays.
+        # Objects added while we listed are not in `known`, so they stay.
         for where, value in known.items():
             if where not in listed:
                 self._gone[kind.type].append(value.meta.uid)
@@ -394,7 +401,7 @@ class World:
         if old is not None and not even_if_older and _is_echo(new, old):
             return
         if old == new and old.meta.version == new.meta.version:
-            return  # said before
+            return  # reported before
         if old is not None and old.key != new.key:
             self._forget(kind, where, old.meta.uid)
         self._all[kind][where] = new
@@ -424,13 +431,13 @@ class World:
             }  # fmt: skip
         if isinstance(one, NodeObject):
             signals = {n.signals if isinstance(n, NodeObject) else () for n in (old, new)}
-            if len(signals) == 1:  # it comes or goes quietly: who loses pods hears of the pods
+            if len(signals) == 1:  # no wake-up: losing pods is reported by the pods
                 return set()
             pods: Iterable[PodObject] = self._all[PodObject].values()
             return {pod.key for pod in pods if pod.node == one.meta.name}
         if isinstance(one, QuotaObject):
             hard = {q.hard if isinstance(q, QuotaObject) else None for q in (old, new)}
-            if len(hard) == 1:  # what is used changes with each pod, and concerns nobody
+            if len(hard) == 1:  # usage changes with each pod, and concerns no cluster
                 return set()
             policies: Iterable[PolicyObject] = self._all[PolicyObject].values()
             return {p.key for p in policies if p.meta.namespace == one.meta.namespace}
@@ -442,5 +449,5 @@ def _where(body: Any) -> _Where:
 
 
 def _is_echo(new: Watched, old: Watched) -> bool:
-    """True if a report comes late: a newer version is known."""
+    """True if a newer version is already known."""
     return new.meta.uid == old.meta.uid and new.meta.version < old.meta.version
