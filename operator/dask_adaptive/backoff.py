@@ -1,4 +1,4 @@
-"""Tasks: how long to wait after errors, to begin anew what should not have ended, to end others."""
+"""Backs off after errors, restarts parts that must not end, and ends tasks."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ class Backoff:
         self._errors = 0
 
     def good(self) -> None:
-        """The next error is the first again."""
+        """Reset: the next error counts as the first."""
         self._errors = 0
 
     def next_s(self, at_least_s: float = 0.0) -> float:
-        """From half of the wait to all of it, and never less than somebody asks for."""
+        """Return half to all of the wait, but at least what the caller requires."""
         wait_s = min(self._first_s * 2.0 ** min(self._errors, 30), self._longest_s)
         self._errors += 1
         return max(wait_s * random.uniform(0.5, 1.0), at_least_s)
 
 
 def error_text(exc: BaseException) -> str:
-    """The message of an error of ours; of any other error its type, too."""
+    """Return the message of our own errors; for others, with the type."""
     return str(exc) if isinstance(exc, PlatformError) else repr(exc)
 
 
@@ -41,7 +41,7 @@ async def begun_anew(
     what: str, run: Callable[[], Awaitable[None]], *, first_s: float = 1.0, longest_s: float = 60.0
 ) -> None:
     """
-    Run a part until it returns, or is cancelled.
+    Run a part until it returns or is cancelled, restarting it after errors.
 
     An error in it is logged and ends nothing else: the part begins anew after a wait. So it does
     after a cancellation that was meant for something it awaits.
@@ -52,7 +52,10 @@ async def begun_anew(
         began = clock()
         try:
             return await run()
-        except (Exception, asyncio.CancelledError) as exc:  # a border: other parts must go on
+        except (
+            Exception,
+            asyncio.CancelledError,
+        ) as exc:  # one part's error must not affect others
             if task is not None and task.cancelling():
                 raise
             if clock() - began > longest_s:
@@ -65,7 +68,7 @@ async def begun_anew(
 
 
 async def until_one_ends(*parts: Awaitable[Any], within_s: float | None = None) -> None:
-    """Run all until one ends, end the others (see `end`); raises what that one raised."""
+    """Run all until one ends, then end the others (see `end`); raise its error."""
     tasks = [asyncio.ensure_future(part) for part in parts]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -76,18 +79,18 @@ async def until_one_ends(*parts: Awaitable[Any], within_s: float | None = None) 
 
 
 async def end(tasks: Collection[asyncio.Future[Any]], *, within_s: float | None = None) -> None:
-    """Cancel tasks and wait for them, but no longer than this: those of a library may never end."""
+    """Cancel tasks and wait for them within a limit: a library's may never end."""
     for task in tasks:
         task.cancel()
     done, stuck = await asyncio.wait(tasks, timeout=within_s)
     for task in done:
-        task.cancelled() or task.exception()  # else asyncio complains that nobody has asked
+        task.cancelled() or task.exception()  # else asyncio warns that it was never retrieved
     if stuck:
         logger.warning("%d tasks do not end; they are left alone", len(stuck))
 
 
 async def heard(event: asyncio.Event, *, within_s: float) -> None:
-    """Wait for an event, but no longer than this."""
+    """Wait for an event, with a limit."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(max(within_s, 0.0)):
             await event.wait()

@@ -1,6 +1,6 @@
 """
-Text of schedulers and of objects, before people see it. A terminal obeys control characters: they
-change its title, its clipboard, what stands on it, and the direction of writing.
+Cleans text of schedulers and objects before people see it: control characters can change a
+terminal's title, clipboard, screen, and direction of writing.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ _ESCAPED = {code: f"\\u{code:04x}" for code in _CONTROLS} | {ord("\n"): "\\n", o
 
 
 def plain(text: str) -> str:
-    """Drop control characters, but newlines and tabs, which sentences may have."""
+    """Drop control characters except newlines and tabs."""
     return text.translate(_DROPPED)
 
 
 def one_line(text: str) -> str:
-    """Write control characters as escapes, newlines too: what is in a line can't begin another."""
+    """Write control characters as escapes, newlines too, so that text cannot forge a line."""
     return text.translate(_ESCAPED)

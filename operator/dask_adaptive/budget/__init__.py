@@ -1,1 +1,1 @@
-"""One budget for many clusters: what an AdaptiveBudget says, and how it is shared. Pure."""
+"""Shares one budget among many clusters, as an AdaptiveBudget says. Pure."""

@@ -1,4 +1,4 @@
-"""The spec of an AdaptiveBudget, parsed once."""
+"""Parses the spec of an AdaptiveBudget."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from dask_adaptive.model.policy import DEFAULT_CONTROLLER
 from dask_adaptive.model.scaling import Priority
 from dask_adaptive.model.spec import ControllerName, Count, Number, ObjectName, Seconds
 
-#: The resource that each worker takes one of.
+#: The resource of which each worker takes one.
 WORKERS = "workers"
 
-#: Above it are limits of nothing that exists, and numbers that can't be reckoned with.
+#: Highest limit: nothing larger exists, and larger numbers cannot be computed with.
 MAX_LIMIT = 1e18
 
 #: The same pattern stands in the CRD's schema.
@@ -77,7 +77,7 @@ class Expression:
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """A label selector, as Kubernetes has it; an empty one selects all."""
+    """A Kubernetes label selector; an empty one selects everything."""
 
     match_labels: Annotated[
         Mapping[str, str], Kind(_labels, "must be labels, each with a text")
@@ -93,8 +93,8 @@ class Selector:
 @dataclass(frozen=True, slots=True)
 class ShareRule:
     """
-    What a namespace, or one cluster in it, gets of a budget: all of its worker groups together. Of
-    several rules the first that is about a cluster counts.
+    The share of a namespace, or of one cluster in it, for all of its worker groups together. The
+    first matching rule counts.
     """
 
     #: Name of the namespace.
@@ -144,7 +144,7 @@ class AdaptiveBudget:
 
     def within(self, namespace: str) -> AdaptiveBudget:
         """
-        What it is where budgets have a namespace (empty: they have none): about the clusters there.
+        Restrict a namespaced budget to the clusters of its namespace (empty: cluster-scoped).
 
         Raises:
             InvalidPolicy: It names others.
@@ -157,7 +157,7 @@ class AdaptiveBudget:
         return replace(self, namespaces=(namespace,), namespace_selector=Selector())
 
     def covers(self, namespace: str, labels: Mapping[str, str]) -> bool:
-        """`labels` are those of the namespace."""
+        """True if a cluster shares the budget; `labels` are its namespace's."""
         is_within = self.namespaces is None or namespace in self.namespaces
         return is_within and self.namespace_selector.selects(labels)
 

@@ -1,4 +1,4 @@
-"""Claims on a budget, and the number of workers that each of them may have. Pure."""
+"""Computes from budget claims how many workers each group may have. Pure."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from dask_adaptive.model.scaling import Allowance
 
 DEFAULT = ShareRule("")
 
-#: Others that a message names.
+#: Other clusters that a message names.
 NAMED = 2
 
-#: A pass acts on what it read up to so many seconds before: until then what a group may have is
-#: taken, whether its workers have been asked for or not.
+#: Age of the allowance that a pass may act on, in seconds: until then an allowance counts as used,
+#: whether its workers have been requested or not.
 PROMISED_S = 10.0
 
 
 class Holder(NamedTuple):
-    """A worker group, as one that shares."""
+    """A worker group that shares a budget."""
 
     cluster: ClusterKey
     group: str
@@ -38,8 +38,8 @@ class Holding:
 
     holder: Holder
     size: tuple[float, ...]  # of one worker, by resource of the pool
-    workers: int  # that exist, or are asked for; those that drain, too
-    claim: Claimed | None  # None: nobody scales it, or nobody has said yet: it stays as it is
+    workers: int  # existing or requested, draining ones included
+    claim: Claimed | None  # None: not scaled, or unknown yet: it keeps its workers
     rule: ShareRule = DEFAULT  # of all that have the same one together
 
 
@@ -51,17 +51,17 @@ class Pool:
     limits: Mapping[str, float]
     holdings: tuple[Holding, ...]
     borrowing: bool = True
-    after_s: float | None = None  # `reclaim.after`; None: nobody gives back for others
+    after_s: float | None = None  # `reclaim.after`; None: no workers are reclaimed
     namespace: str = ""  # of a ResourceQuota
 
     @property
     def key(self) -> tuple[str, ...]:
-        """No other pool has the same."""
+        """Identity of the pool."""
         return self.namespace, self.name, *self.limits
 
     @property
     def limits_text(self) -> str:
-        """Such as: 200 workers, 2.0 TiB memory."""
+        """Describe the limits, such as: 200 workers, 2.0 TiB memory."""
         return ", ".join(amount(resource, limit) for resource, limit in self.limits.items())
 
 
@@ -81,7 +81,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A group's last allowance, and the instant since which it has been so large."""
+    """A group's last allowance, and since when it has been so large."""
 
     allowed: int
     grown_at: float
@@ -90,7 +90,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """The division of one pool; `grants` is the memory for the next one."""
+    """The division of one pool; `grants` is the memory for the next division."""
 
     rows: tuple[Row, ...] = ()
     grants: Mapping[Holder, Grant] = field(default_factory=dict)
@@ -98,7 +98,7 @@ class Division:
 
 def divide(pool: Pool, before: Mapping[Holder, Grant], *, now: float) -> Division:
     """
-    Divide a pool. Nobody grows into what another one has yet to give back.
+    Divide a pool. No group grows into workers that another has yet to give back.
 
     No worker changes hands twice within `after_s`: who got more keeps for so long what it has, as
     far as the limits allow. Without a memory all have just got what they have.
@@ -115,7 +115,7 @@ def divide(pool: Pool, before: Mapping[Holder, Grant], *, now: float) -> Divisio
         for holding, has, old in zip(pool.holdings, held, grants_before, strict=True)
     ]
     needed = share(claims, limits, borrowing=pool.borrowing)
-    # What is left is for workers that are only kept for a while.
+    # The rest is for workers that are only kept for a while.
     most = [
         max(goal, has if holding.claim is None else holding.claim.number)
         for goal, has, holding in zip(needed, held, pool.holdings, strict=True)
@@ -125,7 +125,7 @@ def divide(pool: Pool, before: Mapping[Holder, Grant], *, now: float) -> Divisio
         for claim, number, goal in zip(claims, most, needed, strict=True)
     ]
     goals = share(lasting, limits, borrowing=pool.borrowing)
-    # What is held is taken, until it is given back; where that is beyond the limits nobody grows.
+    # Held workers count as used until given back; beyond the limits no group grows.
     taken = [
         claim._replace(want=max(goal, has), keep=has)
         for claim, goal, has in zip(claims, goals, held, strict=True)
@@ -146,14 +146,14 @@ def divide(pool: Pool, before: Mapping[Holder, Grant], *, now: float) -> Divisio
 
 
 def _held(holding: Holding, old: Grant | None, now: float) -> int:
-    """Workers that it holds, or may be about to ask for."""
+    """Return the workers that a group holds, or may be about to request."""
     if old is None or now - old.grown_at >= PROMISED_S:
         return holding.workers
     return max(holding.workers, old.promised)
 
 
 def _at_least_held(pool: Pool, held: Sequence[int]) -> list[float]:
-    """The limits, or what is held where that is more."""
+    """Return the limits, raised to what is held."""
     taken = (
         sum(n * holding.size[r] for n, holding in zip(held, pool.holdings, strict=True))
         for r in range(len(pool.limits))
@@ -175,7 +175,7 @@ def _claim(pool: Pool, holding: Holding, has: int, old: Grant | None, now: float
 
 
 def allowances(pools: Iterable[tuple[Pool, Division]]) -> dict[Holder, Allowance]:
-    """By group, the least that any of its pools allows, and in which words."""
+    """Return each group's lowest allowance among its pools, with a message."""
     found: dict[Holder, Allowance] = {}
     for pool, division in pools:
         holders = sorted((r for r in division.rows if r.held), key=lambda r: (-r.held, r.holder))
@@ -189,13 +189,16 @@ def allowances(pools: Iterable[tuple[Pool, Division]]) -> dict[Holder, Allowance
 
 
 def amount(resource: str, number: float) -> str:
-    """Such as: 200 workers, 2.0 TiB memory."""
+    """Format an amount, such as: 200 workers, 2.0 TiB memory."""
     is_bytes = "memory" in resource or "storage" in resource
     return f"{format_bytes(number) if is_bytes else f'{number:g}'} {resource}"
 
 
 def _message(pool: Pool, row: Row, holders: Iterable[Row], others: int) -> str:
-    """Such as: 12 of 40 wanted: AdaptiveBudget all has 60 workers, shared with b (24)."""
+    """
+    Explain an allowance, such as: 12 of 40 wanted: AdaptiveBudget all has 60 workers, shared with b
+    (24).
+    """
     most = islice((r for r in holders if r.holder.cluster != row.holder.cluster), NAMED)
     named = [f"{r.holder.cluster.name} ({r.held})" for r in most]
     shared = f", shared with {listed(named, NAMED, others)}" if named else ""

@@ -38,7 +38,7 @@ def share(
     claims: Sequence[Contender], limits: Sequence[float], *, borrowing: bool = True
 ) -> tuple[int, ...]:
     """
-    Workers for each claim, none more than it wants, all together within the limits.
+    Return the workers of each claim, at most what it wants, all within the limits.
 
     First what is to be kept, then guarantees, then the rest by priority; each by weighted dominant
     shares. While a claim wants more and it fits, nothing is left over. Who wants more never gets
@@ -74,7 +74,7 @@ def _parted(
     claims: Sequence[Contender], parties: Sequence[Sequence[int]], limits: Sequence[float],
     borrowing: bool,
 ) -> tuple[list[Contender], list[int]]:  # fmt: skip
-    """Claims with their own part of what their party has together; and their part of its share."""
+    """Split the shares of parties among their claims."""
     parted, fair = list(claims), [0] * len(claims)
     together = [_together([claims[i] for i in mine]) for mine in parties]
     numbers = share(together, limits, borrowing=borrowing)
@@ -89,7 +89,7 @@ def _parted(
 
 
 def _together(claims: Sequence[Contender]) -> Contender:
-    """A party as one claim, of workers of their mean size."""
+    """Merge a party into one claim, of workers of their mean size."""
     want = sum(claim.want for claim in claims)
     sizes = zip(*(claim.size for claim in claims), strict=True)
     wants = [claim.want for claim in claims] if want else [1] * len(claims)
@@ -116,7 +116,7 @@ class _Filling:
         self._steps = [_dominant(claim, limits) for claim in claims]
 
     def up_to(self, most: Sequence[int], among: Iterable[int]) -> None:
-        """Give each claim of these at most so many in all."""
+        """Give each of these claims at most so many workers in total."""
         waiting = list(among)
         while waiting := [i for i in waiting if self._given[i] < most[i] and self._fits(i)]:
             self._rise(most, waiting)
@@ -134,7 +134,7 @@ class _Filling:
         return round(self._given[i] * self._steps[i], 9)  # equal parts are equal numbers
 
     def _rise(self, most: Sequence[int], waiting: Sequence[int]) -> None:
-        """Raise claims one after the other until the first does not fit."""
+        """Raise claims one after another until the first does not fit."""
         low, high = 0.0, max(most[i] * self._steps[i] for i in waiting)
         if self._is_within(high, most, waiting):
             low = high
@@ -149,7 +149,7 @@ class _Filling:
             self._give(i, self._at(low, i, most[i]) - self._given[i])
 
     def _at(self, level: float, i: int, most: int) -> int:
-        """Workers of a claim once nobody below a level waits."""
+        """Return the workers of a claim once no claim below a level waits."""
         step = self._steps[i]
         number = math.ceil(level / step - SLACK) if step else most
         return max(self._given[i], min(most, number))
@@ -172,7 +172,7 @@ class _Filling:
 
 
 def _dominant(claim: Contender, limits: Sequence[float]) -> float:
-    """One worker's largest share of any resource, over the claim's weight."""
+    """Return one worker's largest share of any resource, divided by the claim's weight."""
     pairs = zip(claim.size, limits, strict=True)
     parts = (size / limit if limit > 0 else math.inf for size, limit in pairs if size)
     return max(parts, default=0.0) / claim.weight

@@ -1,7 +1,6 @@
 """
-Options that commands share: those of kubectl, the connection to Kubernetes, durations.
-
-An error in them is one sentence.
+Declares options that commands share: those of kubectl, the connection to Kubernetes, durations.
+Errors are one sentence.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The API server and the namespace that kubectl's options name."""
+    """The API server and namespace that kubectl's options select."""
 
     kubeconfig: str | None = None  # None: KUBECONFIG, or kubectl's default
     context: str | None = None  # None: the current one
@@ -48,7 +47,7 @@ class Access:
 
     @property
     def kubectl(self) -> tuple[str, ...]:
-        """kubectl, with the options that lead to the same API server."""
+        """The kubectl command with options for the same API server."""
         config = ("--kubeconfig", self.kubeconfig) if self.kubeconfig else ()
         return ("kubectl", *config, *(("--context", self.context) if self.context else ()))
 
@@ -79,7 +78,7 @@ class Access:
 
 
 async def found(question: Awaitable[T]) -> T | None:
-    """The answer of the API server; None if there is no such object."""
+    """Return the API server's answer; None if there is no such object."""
     from dask_adaptive.kube.api import NotFound
 
     try:
@@ -112,12 +111,12 @@ namespace_option = click.option(
 
 
 def kube_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that kubectl has, with kubectl's meaning; `function` gets them as `access`."""
+    """Add kubectl's options; `function` gets them as `access`."""
     return namespace_option(cluster_options(function))
 
 
 def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same without a namespace."""
+    """Add the same options without a namespace."""
 
     @functools.wraps(function)
     def command(**given: Any) -> None:
@@ -149,7 +148,7 @@ namespace_selector_option = click.option(
 
 
 def refuse_both(namespaces: tuple[str, ...], selector: str) -> None:
-    """Raise `click.UsageError` where namespaces are both named and selected."""
+    """Raise `click.UsageError` if namespaces are both named and selected."""
     if namespaces and selector:
         raise click.UsageError("--namespace and --namespace-selector exclude each other")
 
@@ -170,7 +169,7 @@ output_option = click.option(
 
 
 def duration(value: str | float) -> float:
-    """A `type` of options: seconds, written as in policies: 90s, 15m or 1h30m."""
+    """Option type: seconds, written as in policies: 90s, 15m or 1h30m."""
     try:
         return value if isinstance(value, float) else parse_duration(value)
     except ValueError as exc:
@@ -206,7 +205,7 @@ def _namespace_of(kubeconfig: str | None, context: str | None) -> str:
         untyped: Any = list_kube_config_contexts
         contexts, active = untyped(kubeconfig or os.environ.get("KUBECONFIG"))
     except (ConfigException, YAMLError, OSError, ValueError, TypeError):
-        # `KubeApi.connect` says what is wrong with it.
+        # `KubeApi.connect` reports what is wrong with it.
         return _IN_POD.read_text().strip() if _IN_POD.exists() else "default"
     chosen = next((c for c in contexts if c["name"] == context), active)
     return str((chosen.get("context") or {}).get("namespace") or "default")

@@ -1,4 +1,7 @@
-"""`dask-adaptive check`: the installation, and the conditions of its policies, with fixes."""
+"""
+`dask-adaptive check`: checks the installation and the conditions of its policies, and suggests
+fixes.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +65,7 @@ _STYLES = {Level.OK: GOOD, Level.WARNING: ODD, Level.ERROR: BAD}
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was checked."""
+    """The result of one check."""
 
     level: Level
     what: str
@@ -117,7 +120,7 @@ class Missing:
     """A fact that could not be read, and why."""
 
     why: str
-    is_absent: bool = False  # the object does not exist, rather than we may not read it
+    is_absent: bool = False  # the object does not exist (it is not merely forbidden)
 
 
 #: Facts, by their subject.
@@ -126,7 +129,7 @@ Facts: TypeAlias = "Mapping[str, Any | Missing]"
 
 async def gather(api: KubeApi, namespace: str, cluster: str | None) -> Facts:
     """
-    All facts, in the order in which things depend on each other.
+    Gather all facts, in the order in which they depend on each other.
 
     Args:
         cluster: A DaskCluster or AdaptivePolicy; None: all policies of the namespace.
@@ -159,7 +162,7 @@ async def _try(question: Awaitable[T]) -> T | Missing:
 
 
 def _lease_path(operators: Sequence[Json] | Missing) -> str:
-    """The path of the operator's Lease, by its settings."""
+    """Return the path of the operator's Lease, by its settings."""
     settings = dict[str, str]()
     if not isinstance(operators, Missing) and operators:
         container = operators[0]["spec"]["template"]["spec"]["containers"][0]
@@ -269,14 +272,14 @@ def _policies(what: str, policies: Sequence[PolicyView]) -> Iterator[Finding]:
 
 
 def _policy(what: str, cluster: str, status: st.Status | None) -> Iterator[Finding]:
-    """Repeats what the operator says of a policy in its status; nothing is judged again."""
+    """Repeat what the operator reports in a policy's status, without judging again."""
     if status is None:
         fix = "see the operator, above; and whether spec.controllerName is its name"
         yield _error(what, "the operator has not processed it", fix)
         return
     faults = {c.reason: c for c in status.conditions if _is_fault(c)}
     for reason, c in faults.items():
-        # Nothing is broken where what the policy is for has not been created yet.
+        # Nothing is broken if the policy's cluster does not exist yet.
         is_harmless = reason == Reason.CLUSTER_NOT_FOUND
         is_error = c.type in (st.READY, st.ABLE_TO_SCALE) and not is_harmless
         message = f"{c.type}={c.word}, {reason}: {c.message}"
@@ -307,7 +310,7 @@ _FAULTS_WHEN_TRUE = frozenset(
     }
 )  # fmt: skip
 
-#: Fixes by reason; for all others `explain` says more.
+#: Fixes by reason; `explain` covers all others.
 _FIXES: Mapping[str, str] = {
     Reason.CLUSTER_NOT_FOUND: "create the DaskCluster, or correct clusterRef",
     Reason.OWNERSHIP_CONFLICT: f"delete the other policy or the DaskAutoscaler, or hand the latter"

@@ -1,7 +1,7 @@
 """
-One cluster as it is now: what Kubernetes knows of it, and what its scheduler says.
+Reads one cluster as it is now, from Kubernetes and from its scheduler.
 
-The scheduler is reached from a laptop as kubectl does it: through the API server.
+The scheduler is reached from a laptop through the API server, as kubectl does.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dask_adaptive.model.scheduler_settings import TCP, scheduler_settings
 if TYPE_CHECKING:
     from dask_adaptive.scheduler.link import ReadOnlyLink
 
-#: For the way to a scheduler, and for each of its answers.
+#: Time to reach a scheduler, and for each of its answers.
 PATIENCE_S, ANSWER_S = 10.0, 3.0
 
 #: kubectl's line once it forwards: `Forwarding from 127.0.0.1:40123 -> 8786`.
@@ -47,7 +47,7 @@ async def observe_scheduler(api: KubeApi, key: ClusterKey, access: Access) -> Ob
 @contextlib.asynccontextmanager
 async def link_to(api: KubeApi, key: ClusterKey, access: Access) -> AsyncIterator[ReadOnlyLink]:
     """
-    A scheduler that can be asked again and again.
+    Connect to a scheduler for repeated requests.
 
     Raises:
         ConnectionError: There is no way to it from here; the message says why.
@@ -71,7 +71,7 @@ async def link_to(api: KubeApi, key: ClusterKey, access: Access) -> AsyncIterato
 
 
 async def _transport(api: KubeApi, key: ClusterKey) -> tuple[str, Tls | None]:
-    """Protocol and TLS, by the cluster's policy and the operator's default. Raises `TlsFailed`."""
+    """Return protocol and TLS by the policy and the operator's default. Raises `TlsFailed`."""
     try:
         listed = await found(api.list(POLICIES.path(key.namespace))) or []
         policy = next((p for p in map(parse_policy_object, listed) if p.key == key), None)
@@ -87,7 +87,7 @@ async def _transport(api: KubeApi, key: ClusterKey) -> tuple[str, Tls | None]:
 
 @contextlib.asynccontextmanager
 async def _forwarded(key: ClusterKey, access: Access) -> AsyncIterator[int]:
-    """Forward a port of this machine to the scheduler's."""
+    """Forward a local port to the scheduler's."""
     process = await asyncio.create_subprocess_exec(
         *access.kubectl, "--namespace", key.namespace, "port-forward",
         f"service/{key.name}-scheduler", ":8786",

@@ -1,4 +1,4 @@
-"""`dask-adaptive explain`: what a cluster, a worker or a budget does, and why."""
+"""`dask-adaptive explain`: explains what a cluster, a worker or a budget does."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from dask_adaptive.kube.api import Json, KubeApi
     from dask_adaptive.model.observed import ObservedWorker
 
-#: Kinds as kubectl knows them, by what each is to us.
+#: kubectl's names of kinds, by ours.
 KINDS = {
     "cluster": ("cluster", "daskcluster", "daskclusters", "policy", "dap", "adaptivepolicy",
                 "adaptivepolicies"),
@@ -45,14 +45,14 @@ KINDS = {
     "budget": ("budget", "dab", "adaptivebudget", "adaptivebudgets"),
 }  # fmt: skip
 
-#: Last decisions and events, and functions whose serializing costs most.
+#: Rows shown: last decisions, last events, and functions by cost of serializing.
 _DECISIONS, _EVENTS, _FUNCTIONS = 10, 5, 5
 
 _PINS = ("SOURCE", "OWNER", "UNTIL", "WORKERS", "REASON")
 
 
 class Section(NamedTuple):
-    """A table: its name, its columns, its rows."""
+    """A table with name, columns and rows."""
 
     name: str
     columns: tuple[str, ...]
@@ -61,7 +61,7 @@ class Section(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """All that is known of something."""
+    """The explanation of one object."""
 
     about: str
     answer_line: str  # in one line
@@ -146,7 +146,7 @@ async def _worker(api: KubeApi, name: str, access: Access) -> Answer:
 
 
 async def _budget(api: KubeApi, name: str, access: Access) -> Answer:
-    # They are in no namespace, or in namespaces: as the operator was installed.
+    # Depending on the installation, budgets are cluster-scoped or namespaced.
     for path in (BUDGETS.path(access.namespace, name), BUDGETS.path(name=name)):
         if budget := await found(api.get(path)):
             return of_budget(budget)
@@ -175,7 +175,7 @@ async def _events(api: KubeApi, namespace: str, name: str) -> list[Json]:
 
 def of_cluster(live: Live, kept: Sequence[Decision], events: Sequence[Json]) -> Answer:
     """
-    Put together what is known of a cluster.
+    Compose the explanation of a cluster.
 
     Args:
         kept: Its decisions, but perhaps the last one: that is in the status.
@@ -216,7 +216,7 @@ def of_cluster(live: Live, kept: Sequence[Decision], events: Sequence[Json]) -> 
 
 def of_worker(name: str, live: Live, events: Sequence[Json], *, ends: bool) -> Answer:
     """
-    Put together what is known of a worker.
+    Compose the explanation of a worker.
 
     Args:
         ends: The pod that was asked about is being deleted, whatever becomes of the worker.
@@ -249,7 +249,7 @@ def of_worker(name: str, live: Live, events: Sequence[Json], *, ends: bool) -> A
 
 
 def of_budget(budget: Json) -> Answer:
-    """Put together who has what of an AdaptiveBudget."""
+    """Compose the explanation of an AdaptiveBudget: who holds what of it."""
     meta, status = budget["metadata"], recover(BudgetStatus, budget.get("status")) or BudgetStatus()
     ready = next((c.message for c in status.conditions if c.type == "Ready"), "")
     facts = {
@@ -289,7 +289,7 @@ def _pin(pin: HeldBy) -> Sequence[str]:
 
 
 def _reliefs(live: Live, status: Status) -> list[Sequence[str]]:
-    """Render the reliefs of a scheduler, as they are now if it answered."""
+    """Render the reliefs of a scheduler, current ones if it answered."""
     rows: list[Sequence[str]] = []
     for relief in live.observed.scheduler.relief:
         done = sorted(relief.counts.items())
@@ -315,8 +315,8 @@ def _worker_facts(worker: ObservedWorker, live: Live) -> dict[str, str]:
 
 def _quotas(worker: ObservedWorker, live: Live) -> list[Sequence[str]]:
     """
-    Render how far a worker has used up its quotas. The status does not say it: it would be written
-    with every task.
+    Render how far a worker has used up its quotas. The status omits this: every task would change
+    it.
     """
     from dask_adaptive.planner.quotas import quota_lines
 

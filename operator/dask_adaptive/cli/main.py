@@ -1,4 +1,4 @@
-"""The command line: which commands there are. Each is imported only when it is asked for."""
+"""The command line: lists the commands, and imports each only when it is called."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from click.shell_completion import CompletionItem
 from dask_adaptive.cli.access import connection_options, namespace_option
 from dask_adaptive_agent import __version__
 
-#: Commands and their help, in the order of a day's work: look, ask why, fix, run.
+#: Commands and their help, in order of use: look, ask why, fix, run.
 COMMANDS = {
     "status": "Summarise clusters: a line for each, or one on a screen.",
     "explain": "Explain what a cluster, a worker or a budget does.",
@@ -23,14 +23,14 @@ COMMANDS = {
     "run": "Run the operator.",
 }
 
-#: Other packages bring commands by entry points of this group. Each leads to a mapping like ours,
-#: in the package that has a module for each of them: dask_adaptive_lab's, for instance.
+#: Other packages add commands by entry points of this group. Each names a mapping like ours, in a
+#: package with a module for each command, such as dask_adaptive_lab.
 PLUGINS = "dask_adaptive.commands"
 
 
 @cache
 def plugins() -> dict[str, tuple[str, str]]:
-    """Commands that other packages bring, by name: the help of each, and its package."""
+    """Return commands of other packages by name, with the help and package of each."""
     from importlib.metadata import entry_points
 
     return {
@@ -42,7 +42,7 @@ def plugins() -> dict[str, tuple[str, str]]:
 
 
 class LazyGroup(click.Group):
-    """Its help and its completion import no command: all together they take most of a second."""
+    """Shows help and completion without importing commands, which takes most of a second."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*COMMANDS, *plugins()]

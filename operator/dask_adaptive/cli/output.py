@@ -1,6 +1,6 @@
 """
-Prints for commands: colours on a terminal, plain text elsewhere, JSON and YAML. No control
-characters of other people's: what is printed here may come from a scheduler or an annotation.
+Prints for commands: colours on a terminal, plain text elsewhere, JSON and YAML. Drops control
+characters, because text may come from schedulers or annotations.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dask_adaptive.text import plain
 if TYPE_CHECKING:
     from rich.console import Console
 
-#: Where there is no terminal to ask, lines are as long as they like to be.
+#: Line width without a terminal: unlimited.
 _UNBOUNDED = 100_000
 
 #: A cell of a table: text, or text and its style.
@@ -30,7 +30,7 @@ GOOD, BAD, ODD, FAINT, HEAD = "green", "red", "yellow", "dim", "bold"
 
 
 def dump(value: object, output: str) -> None:
-    """For programs: as JSON or YAML."""
+    """Print for programs: JSON or YAML."""
     text = json.dumps(value, indent=2)
     if output == "yaml":
         import yaml
@@ -40,7 +40,7 @@ def dump(value: object, output: str) -> None:
 
 
 def console() -> Console:
-    """Standard output, without colours where `NO_COLOR` is set or nobody looks at a terminal."""
+    """Return standard output, without colours if `NO_COLOR` is set or it is no terminal."""
     from rich.console import Console
 
     is_terminal = sys.stdout.isatty()
@@ -58,7 +58,7 @@ def console() -> Console:
 
 
 def show(lines: Iterable[Cell]) -> None:
-    """Nothing in a line is taken for markup, and no line is wrapped."""
+    """Print lines without markup or wrapping."""
     screen = console()
     for line in lines:
         screen.print(_on_one_line(line))

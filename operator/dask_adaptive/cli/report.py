@@ -1,4 +1,4 @@
-"""`dask-adaptive report`: a zip for a bug report, with nothing in it that is secret."""
+"""`dask-adaptive report`: writes a zip for a bug report, without secrets."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ _KINDS = {
     "deployments": (DEPLOYMENTS, CLUSTER_LABEL), "pods": (PODS, CLUSTER_LABEL),
 }  # fmt: skip
 
-#: Events about other kinds are other people's business.
+#: Events about other kinds do not concern us.
 _EVENTS_ABOUT = frozenset(
     ("AdaptivePolicy", "DaskCluster", "DaskWorkerGroup", "DaskAutoscaler", "Pod", "Deployment",
      "ReplicaSet")
 )  # fmt: skip
 
-#: Left out on purpose; for those who send a report, and for those who read it.
+#: Left out on purpose; shown to senders and readers of a report.
 NEVER = (
     "Secrets, and ConfigMaps other than the decision history",
     "commands, arguments and environment variables",
@@ -98,7 +98,7 @@ class Report:
     left_out: dict[str, str] = field(default_factory=dict)  # and why
 
     async def attempt(self, name: str, question: Awaitable[T], default: T) -> T:
-        """Wait for an answer, and note why there is none; raise if there is no API server."""
+        """Wait for an answer, noting an error; raise if the API server is unreachable."""
         try:
             return await question
         except (ApiUnreachable, Unauthorized):
@@ -108,7 +108,7 @@ class Report:
             return default
 
     async def take(self, name: str, question: Awaitable[Sequence[Json]]) -> Sequence[Json]:
-        """Ask for objects and keep them; returns them as they are."""
+        """Request objects and keep them; return them unredacted."""
         bodies = await self.attempt(name, question, ())
         if name not in self.left_out:
             rows = [allowed(body, OURS.get(name, FIELDS)) for body in bodies]
@@ -135,7 +135,7 @@ def _json(value: object) -> str:
 
 async def gather(api: KubeApi, namespace: str) -> Report:
     """
-    All parts. What can't be had is noted in the report.
+    Gather all parts. Missing ones are noted in the report.
 
     Raises:
         KubeError: The API server can't be reached at all, or does not know us.
@@ -162,7 +162,7 @@ async def _events(api: KubeApi, namespace: str) -> list[Json]:
 
 
 async def _histories(api: KubeApi, namespace: str, policies: Sequence[Json]) -> list[Json]:
-    """Only ConfigMaps that we have made: by name, and by the label that is on ours alone."""
+    """Return only our own ConfigMaps: by name, and by the label that only ours have."""
     found = []
     for policy in policies:
         with contextlib.suppress(NotFound):
@@ -174,7 +174,7 @@ async def _histories(api: KubeApi, namespace: str, policies: Sequence[Json]) -> 
 
 
 async def _operators(api: KubeApi, report: Report) -> None:
-    """Ours and upstream's: Deployments, pods, and the end of ours' logs."""
+    """Gather our operator and upstream's: Deployments, pods, and the end of our logs."""
     selector = f"{NAME_LABEL} in ({OPERATOR},{UPSTREAM})"
     await report.take("operators", api.list(DEPLOYMENTS.path(), selector=selector))
     for pod in await report.take("operator-pods", api.list(PODS.path(), selector=selector)):
@@ -198,13 +198,13 @@ async def _operators(api: KubeApi, report: Report) -> None:
 
 GONE = "<removed>"
 
-#: Names of what is secret, whatever it looks like.
+#: Names of secrets, whatever their values look like.
 _NAMES = (
     r"[\w.-]*(?:password|passwd|pwd|secret|token|api[_-]?key|access[_-]?key|credentials?"
     r"|private[_-]?key|auth(?:orization)?|cookie|signature|sig)[\w.-]*"
 )
 
-#: A name and its value. In a log of JSON the quotes may be escaped; a command line has blanks.
+#: A name and its value. JSON logs may escape the quotes; command lines use blanks.
 _SECRET = re.compile(
     rf"""(?ix)
     ( {_NAMES} (?: \\* ["'] )? \s* [:=] \s* | -{_NAMES} \s+ )
@@ -229,14 +229,14 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
 
 
 def scrubbed(text: str) -> str:
-    """Free text without what looks like a secret, an address or a person."""
+    """Replace what looks like a secret, an address or a person in free text."""
     for pattern, instead in _PATTERNS:
         text = pattern.sub(instead, text)
     return text
 
 
 def scrub(value: Any) -> Any:
-    """Every text in it scrubbed, but Dask's configuration, of which only the keys are left."""
+    """Scrub every text; of Dask's configuration keep only the keys."""
     if isinstance(value, (list, tuple)):
         return [scrub(item) for item in value]
     if isinstance(value, Mapping):
@@ -254,12 +254,12 @@ def _ours(notes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _labels(labels: Mapping[str, Any]) -> dict[str, Any]:
-    """Labels that say what belongs to whom; others are people's own."""
+    """Keep labels that show ownership; others are the user's own."""
     known = ("dask.org/", "app.kubernetes.io/", "pod-template-hash", f"{DOMAIN}/")
     return {k: v for k, v in labels.items() if k.startswith(known)}
 
 
-#: Fields of objects that leave as they are: names, numbers, and words that Kubernetes chooses from.
+#: Fields included unchanged: names, numbers, and Kubernetes' own words.
 _KEPT = """
     kind metadata name namespace uid generation creationTimestamp deletionTimestamp resourceVersion
     finalizers ownerReferences spec status template cluster worker scheduler replicas readyReplicas
@@ -272,8 +272,8 @@ _KEPT = """
     major minor gitVersion platform
 """
 
-#: What leaves of a field, wherever in an object it is. None: all of it; of an object, the fields
-#: that are named here.
+#: What is included of a field, anywhere in an object. None: all of it; for an object, the named
+#: fields.
 Rules: TypeAlias = "Mapping[str, Callable[[Any], Any] | None]"
 
 FIELDS: Rules = {
@@ -282,7 +282,7 @@ FIELDS: Rules = {
     "resources": scrub, "hard": scrub, "used": scrub,
 }  # fmt: skip
 
-#: Objects of ours leave in full, but for Dask's configuration. Of ConfigMaps only ours get here.
+#: Our own objects are included in full, without Dask's configuration. Only our ConfigMaps get here.
 OURS: Mapping[str, Rules] = {
     "policies": {**FIELDS, "spec": scrub, "status": scrub},
     "history": {**FIELDS, "data": scrub},
@@ -290,7 +290,7 @@ OURS: Mapping[str, Rules] = {
 
 
 def allowed(value: Any, rules: Rules) -> Any:
-    """The part of a value that the rules let through."""
+    """Return the part of a value that the rules allow."""
     if isinstance(value, (list, tuple)):
         return [allowed(item, rules) for item in value]
     if not isinstance(value, Mapping):

@@ -24,7 +24,7 @@ from dask_adaptive.cli.access import (
 )
 from dask_adaptive.text import one_line
 
-#: How long the process may take to end when there is nothing more to do.
+#: Time for the process to end after all work is done.
 EXIT_S = 5.0
 
 #: A log record's own attributes; all others were given as `extra`.
@@ -149,7 +149,7 @@ def command(
     )
     set_up_logging(log_format, verbose=verbose)
     settings = Settings(
-        # On a machine of one's own it takes its Lease back at once when it is begun anew.
+        # On a developer's machine a restarted operator takes back its Lease at once.
         identity=identity or socket.gethostname() + ("" if dev else f"-{os.getpid()}"),
         address="127.0.0.1" if dev else "0.0.0.0",
         webhook=webhook if certificate_secret and not dev else None,
@@ -160,7 +160,7 @@ def command(
         timing=Timing(lease_duration, renew_deadline, retry_period),
         kubeconfig=access.kubeconfig,
         context=access.context,
-        **others,  # options that are settings as they are
+        **others,  # options that map directly to settings
     )
 
     async def main() -> None:
@@ -175,8 +175,8 @@ def command(
             hung.args = [code, why]
             hung.start()
 
-    # asyncio waits for all tasks at the end, and one of a library's may never end: kopf's, if it is
-    # cancelled while it waits for an answer's head (its `request_cancel_callback` raises then).
+    # asyncio waits for all tasks at its end, and a library's may never end: kopf's, if cancelled
+    # while it waits for a response head (its `request_cancel_callback` raises then).
     hung = threading.Timer(EXIT_S, _exit)
     hung.daemon = True
     try:
@@ -193,7 +193,7 @@ def command(
 
 
 def _exit(code: int, why: str) -> None:
-    """At once, whatever hangs, with the reason as the last line."""
+    """End at once, whatever hangs, with the reason as the last line."""
     if why:
         complain(f"Error: {why}")
     os._exit(code)
@@ -214,7 +214,7 @@ class _Json(logging.Formatter):
 
 
 class _Text(logging.Formatter):
-    """One line for a record, whatever is in it; lines of a traceback are indented."""
+    """Formats each record as one line; tracebacks are indented."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         fields = " ".join(f"{k}={v}" for k, v in _extra(record).items())
@@ -230,7 +230,7 @@ def _extra(record: logging.LogRecord) -> dict[str, object]:
 
 
 def set_up_logging(style: str, *, verbose: bool) -> None:
-    """Log to stderr; kopf and distributed only when something is wrong."""
+    """Log to stderr; of kopf and distributed only warnings."""
     handler = logging.StreamHandler(sys.stderr)
     text = _Text("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
     handler.setFormatter(_Json() if style == "json" else text)

@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 #: Conditions that should be False; all others should be True.
 _BAD_WHEN_TRUE = ("ScalingLimited", "Paused")
 
-#: Seconds between two looks of `-w`.
+#: Interval of `-w`, in seconds.
 _EVERY_S = 2.0
 
 
-#: Figures of a cluster, in its line and on its screen.
+#: Figures of a cluster, on its line and its page.
 _FIGURES = ("replicas", "desired", "pending", "idle", "busy", "pinned", "retiring")
 
 _COLUMNS = ("NAMESPACE", "CLUSTER", "POLICY", "MODE", *map(str.upper, _FIGURES), "READY", "REASON")
@@ -90,7 +90,7 @@ def as_json(policy: PolicyView) -> Json:
 
 
 def screen(policies: Sequence[PolicyView], name: str | None) -> list[Cell]:
-    """A line for each policy; where one is asked for by name, a page."""
+    """Render a line for each policy, or a page for a named one."""
     if name is None:
         return list(aligned(_COLUMNS, map(_line, policies)))
     lines = [line for policy in policies for line in ("", *page(policy))]
@@ -108,7 +108,7 @@ def _line(policy: PolicyView) -> list[Cell]:
 
 
 def page(policy: PolicyView) -> list[Cell]:
-    """All lines about one policy and its cluster."""
+    """Render all lines about one policy and its cluster."""
     status = policy.status
     head = Text.assemble(
         Text(f"DaskCluster {policy.cluster}", HEAD),

@@ -1,4 +1,4 @@
-"""AdaptivePolicies and their status as values, parsed once for all commands that show them."""
+"""Parses AdaptivePolicies and their status once, for all commands that show them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOT_LOOKED = "the operator has not processed it yet; is it running?"
 
 
 def most_first(workers: Mapping[str, int]) -> list[str]:
-    """Render numbers of workers, by reason."""
+    """Render numbers of workers by reason, the highest first."""
     return [f"{n} {why}" for why, n in sorted(workers.items(), key=lambda row: (-row[1], row[0]))]
 
 
@@ -34,7 +34,7 @@ class PolicyView:
         self.name: str = meta["name"]
         self.cluster: str = spec["clusterRef"]["name"]
         self.mode: str = spec.get("mode", "Auto")
-        self.rules: Policy | None = None  # nothing that this version can read
+        self.rules: Policy | None = None  # None: invalid for this version
         with contextlib.suppress(InvalidPolicy):
             self.rules = parse_policy(spec)
         #: None: the operator has not processed it.
@@ -42,7 +42,7 @@ class PolicyView:
 
     @property
     def bounds(self) -> dict[str, tuple[int, int]]:
-        """Least and most workers, by group, the default one first."""
+        """Minimum and maximum workers by group, the default one first."""
         return {row.name: (row.minimum, row.maximum) for row in self._rows}
 
     @property
@@ -50,7 +50,7 @@ class PolicyView:
         return self.rules.bounds(default_group_of(self.cluster)) if self.rules else ()
 
     def idle_s(self, group: str) -> float:
-        """After so long without a task a worker of a group may leave."""
+        """Return the idle time after which a worker of a group may leave."""
         fixed = next((row.idle_timeout_s for row in self._rows if row.name == group), 0.0)
         if fixed != AUTO_S:
             return fixed
@@ -58,7 +58,7 @@ class PolicyView:
         return auto.seconds if auto else 0.0
 
     def is_of(self, name: str) -> bool:
-        """Tells whether the policy, or its cluster, has this name."""
+        """True if the policy, or its cluster, has this name."""
         return name in (self.name, self.cluster)
 
 

@@ -1,4 +1,4 @@
-"""`dask-adaptive tidy`: takes back what the operator has written to objects of other people."""
+"""`dask-adaptive tidy`: removes what the operator has written to other objects."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from dask_adaptive.model.policy import DEFAULT_CONTROLLER
 #: The operator's pods must be gone within this time; their grace period is 30 s.
 STOP_S = 60.0
 
-#: Objects that are written at the same time.
+#: Concurrent writes.
 _AT_ONCE = 10
 
 
@@ -92,7 +92,7 @@ def command(
             click.confirm("Do this?", abort=True)
         if stop and not dry_run:
             await stop_operator(api, where, name)
-            with contextlib.suppress(KubeError):  # without the right: it is nobody's, and harmless
+            with contextlib.suppress(KubeError):  # forbidden; without a holder it is harmless
                 await api.delete(LEASES.path(lease_namespace, lease_name(controller_name)))
         return sum([await _carry_out(api, sweep, within) for sweep in sweeps])
 
@@ -104,7 +104,7 @@ def command(
 
 
 async def _scopes(api: KubeApi, namespaces: tuple[str, ...], selector: str) -> Sequence[str | None]:
-    """The namespaces to list; None: all at once."""
+    """Return the namespaces to list; None: all at once."""
     if not selector:
         return namespaces or (None,)
     found = await api.list(NAMESPACES.path(), selector=selector)
@@ -132,7 +132,7 @@ async def stop_operator(api: KubeApi, namespace: str, name: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """The change to one kind of object."""
+    """The change to all objects of one kind."""
 
     resource: Resource
     parse: Callable[[Json], Any]
@@ -140,11 +140,11 @@ class Sweep:
     act: Callable[[KubeApi, str, Json], Awaitable[str]]  # on a path; returns what was done
     planned: str  # with a place for the count
     done: tuple[str, str]  # the same for one and for several
-    controller: str = DEFAULT_CONTROLLER  # of the operator whose traces these are
+    controller: str = DEFAULT_CONTROLLER  # controllerName whose traces are removed
 
 
 async def _delete_policy(api: KubeApi, path: str, meta: Json) -> str:
-    with contextlib.suppress(Conflict):  # another one by now
+    with contextlib.suppress(Conflict):  # replaced by another object
         await api.delete(path, uid=meta["uid"])
     return "deleted"
 
@@ -154,7 +154,7 @@ async def _wake_autoscaler(api: KubeApi, path: str, meta: Json) -> str:
     return "given back to dask-kubernetes"
 
 
-#: Policies go first: as long as one is there, its cluster has somebody who scales it.
+#: Policies are deleted first: each means that its cluster is scaled by us.
 SWEEPS = (
     Sweep(
         POLICIES, parse_policy_object, lambda policy: policy.managed, _delete_policy,
@@ -170,7 +170,10 @@ SWEEPS = (
 
 
 async def _carry_out(api: KubeApi, sweep: Sweep, scopes: Sequence[str | None]) -> int:
-    """Do it to all objects, some at a time; returns how many failed. Raises `KubeError`."""
+    """
+    Apply the sweep to all objects, some at a time; return the number of failures. Raises
+    `KubeError`.
+    """
     turns = asyncio.Semaphore(_AT_ONCE)
 
     async def one(meta: Json) -> bool:
@@ -192,14 +195,14 @@ async def _carry_out(api: KubeApi, sweep: Sweep, scopes: Sequence[str | None]) -
 
 
 async def _found(api: KubeApi, sweep: Sweep, scopes: Sequence[str | None]) -> list[Json]:
-    """Metadata of our objects: there may be thousands, in pages of which only this is needed."""
+    """Yield the metadata of our objects, page by page: there may be thousands."""
     found = []
     for scope in scopes:
         others = set[ClusterKey]()
         with contextlib.suppress(NotFound):
             policies = map(parse_policy_object, await api.list(POLICIES.path(scope)))
             others = {p.key for p in policies if p.controller != sweep.controller}
-        with contextlib.suppress(NotFound):  # the kind is not installed (any more)
+        with contextlib.suppress(NotFound):  # the kind is not installed
             async for body in api.each(sweep.resource.path(scope)):
                 parsed = sweep.parse(body)
                 if sweep.is_ours(parsed) and parsed.key not in others:

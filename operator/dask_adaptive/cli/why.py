@@ -1,4 +1,6 @@
-"""Which workers of a cluster stay, what holds its number, and when each of these ends. Pure."""
+"""
+Explains which workers of a cluster stay, what holds its number, and when each hold ends. Pure.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ _NOT_SCALED = frozenset(
 
 
 class Stay(NamedTuple):
-    """One worker, and why it stays or leaves."""
+    """The reason why one worker stays or leaves."""
 
     reason: str
     worker: str
@@ -45,18 +47,18 @@ class Hold(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """A cluster as Kubernetes and its scheduler show it now, under its policy."""
+    """A cluster's current state in Kubernetes and its scheduler, under its policy."""
 
     policy: PolicyView
     observed: ObservedCluster
-    unknown: str = ""  # why its scheduler did not answer; empty: it did
+    unknown: str = ""  # the scheduler's error; empty: it answered
 
     @property
     def workers(self) -> list[ObservedWorker]:
         return [w for group in self.observed.groups for w in group.workers]
 
     def stays(self) -> list[Stay]:
-        """Explain each worker, by reason; without its scheduler those that the status names."""
+        """Explain each worker, sorted by reason; without the scheduler only those in the status."""
         if self.unknown:
             rows = self.policy.status.workers if self.policy.status else ()
             found = [_from_row(row) for row in rows]
@@ -68,7 +70,7 @@ class Live:
     def stay(self, worker: ObservedWorker) -> Stay:
         """Explain one worker by the operator's own rules."""
         name, state = worker.name, worker_state(worker)
-        # Only the operator remembers what an agent has refused, and reads annotations.
+        # Only the operator remembers refusals of the agent, and reads annotations.
         known = self.policy.status.worker(name) if self.policy.status else None
         if self.unknown:
             if known:
@@ -104,13 +106,13 @@ class Live:
         return (blocker.reason, blocker.message) if blocker else None
 
     def pins(self) -> list[HeldBy]:
-        """List the pins, those that hold most first; without the scheduler those of the status."""
+        """List the pins, by workers held; without the scheduler those of the status."""
         if self.unknown:
             return list(self.policy.status.held_by) if self.policy.status else []
         return pins_of(self.observed, now=self.observed.at)
 
     def date(self, at: float) -> str:
-        """An instant of the scheduler's clock on the calendar."""
+        """Convert an instant of the scheduler's clock to a date."""
         left_s = at - self.observed.scheduler.at
         return "" if math.isinf(left_s) else instant(self.observed.at + left_s)
 
@@ -120,7 +122,7 @@ def _from_row(row: WorkerRow) -> Stay:
 
 
 def holds(status: Status) -> Iterator[Hold]:
-    """List the holds by group, or one of the whole cluster where it is not scaled at all."""
+    """Yield the holds by group, or the one that keeps the whole cluster from scaling."""
     found = {("", status.reason): status.message} if status.reason in _NOT_SCALED else {}
     for name, reason, message in _steps_up(status):
         if ("", reason) not in found:
@@ -131,7 +133,7 @@ def holds(status: Status) -> Iterator[Hold]:
 
 
 def _steps_up(status: Status) -> Iterable[tuple[str, str, str]]:
-    """Reasons of the groups, and steps of the last decision that raised the load's number."""
+    """Yield the groups' reasons, and steps of the last decision that raised the load's number."""
     yield from ((group.name, group.reason, group.message) for group in status.groups)
     if decision := status.last_decision:
         for step in decision.steps:
@@ -140,7 +142,7 @@ def _steps_up(status: Status) -> Iterable[tuple[str, str, str]]:
 
 
 def answer(status: Status | None) -> str:
-    """One line: the number of workers that are not needed, and the reasons for which they stay."""
+    """Summarise in one line how many workers are not needed, and why they stay."""
     if status is None:
         return NOT_LOOKED
     if status.reason in _NOT_SCALED:

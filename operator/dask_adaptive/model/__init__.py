@@ -1,1 +1,1 @@
-"""Frozen values that all layers share. Standard library only; nothing here does anything."""
+"""Declares the frozen values that all layers share. Standard library only; no side effects."""

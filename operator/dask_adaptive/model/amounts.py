@@ -31,13 +31,15 @@ _UNITS: dict[str | None, Decimal] = {
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """A number, or a part of a group's workers."""
+    """A number, or a fraction of a group's workers."""
 
     number: int = 0
     percent: float | None = None  # 0..100; then `number` does not count
 
     def of(self, total: int) -> int:
-        """Rounded up, as Karpenter's budgets: 10 % of 4 workers is 1; 0 % is none."""
+        """
+        Return a number, rounded up as in Karpenter's budgets: 10 % of 4 workers is 1; 0 % is 0.
+        """
         if self.percent is None:
             return self.number
         return math.ceil(total * self.percent / 100 - 1e-9)
@@ -45,7 +47,7 @@ class Amount:
 
 def parse_percent(text: object) -> float:
     """
-    Read a percentage as a part of one, 0..1.
+    Read a percentage as a fraction, 0..1.
 
     Raises:
         ValueError: Not a percentage; the message says what one looks like.
@@ -132,13 +134,13 @@ def parse_duration(text: str) -> float:
 
 
 def counted(n: int, one: str) -> str:
-    """A number of things: `1 worker`, `2,000 workers`."""
+    """Count things: `1 worker`, `2,000 workers`."""
     return f"{n:,} {one}" if n == 1 else f"{n:,} {one}s"
 
 
 def listed(names: Sequence[str], most: int, count: int | None = None) -> str:
     """
-    The first names, and how many more there are: `a, b and 2 more`.
+    List the first names and count the others: `a, b and 2 more`.
 
     Args:
         count: Of all, where not all are in `names`.
@@ -149,14 +151,14 @@ def listed(names: Sequence[str], most: int, count: int | None = None) -> str:
 
 
 def joined(*parts: str) -> str:
-    """The parts of a message that say something."""
+    """Join the parts of a message that are not empty."""
     return "; ".join(part for part in parts if part)
 
 
 def format_duration(seconds: float) -> str:
     """Write seconds as people read them: at most two units, none that is zero."""
     if math.isinf(seconds):
-        return "for ever"  # `idleTimeout: Auto` that nobody has put in numbers
+        return "for ever"  # `idleTimeout: Auto` without its number
     if seconds < 1:
         return f"{round(seconds * 1000)}ms" if seconds > 0 else "0s"
     hours, rest = divmod(round(seconds), 3600)
@@ -172,15 +174,15 @@ def read_instant(text: str) -> float | None:
     """Read an RFC 3339 instant as seconds since 1970; None if it is none."""
     try:
         read = datetime.datetime.fromisoformat(text.strip().upper().replace("Z", "+00:00"))
-        # Without a time zone it would mean different times to different people.
+        # Without a time zone it would be ambiguous.
         return read.astimezone(datetime.UTC).timestamp() if read.tzinfo is not None else None
-    except (ValueError, OverflowError):  # in UTC it is in the year 10000
+    except (ValueError, OverflowError):  # in UTC it is past the year 9999
         return None
 
 
 def end_of(text: str, since: float) -> float | None:
     """
-    The end of an instant, or of a duration from `since` on, in seconds since 1970.
+    Return the end of an instant, or of a duration from `since` on, in seconds since 1970.
 
     Infinite for `true`. None: it is none of these, or ends after the year 9999, which nobody can
     write.
@@ -207,5 +209,5 @@ def instant(seconds: float) -> str:
 
 
 def lifts(value: str) -> bool:
-    """Tells whether a pin annotation says that there is no pin."""
+    """True if a pin annotation says that there is no pin."""
     return value.strip().lower() in ("", "false")

@@ -1,6 +1,6 @@
 """
-One codec for all that is declared: specs, statuses, decisions. A dataclass declares with the types
-of its fields how it is read from JSON and written as JSON; the CRDs' schemas are made from the same
+One codec for everything declared: specs, statuses, decisions. The field types of a dataclass
+declare how it is read from and written to JSON; the CRDs' schemas are made from the same
 declarations (scripts/crds.py).
 
 A type is text, a number, a flag, an enum, another dataclass, a tuple or a mapping of these; or it
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class Problem(NamedTuple):
-    """A field that is wrong, and what it must be."""
+    """A wrong field, and what it must be."""
 
     path: str
     words: str
@@ -42,7 +42,9 @@ class Problem(NamedTuple):
 
 
 class InvalidPolicy(ValueError):
-    """The user can fix the spec. The text has a line for each problem, at most `MAX_SHOWN`."""
+    """
+    An invalid spec that the user can fix. The text has a line per problem, at most `MAX_SHOWN`.
+    """
 
     def __init__(self, *problems: Problem | str) -> None:
         every = (p if isinstance(p, Problem) else Problem("", p) for p in problems)
@@ -97,7 +99,7 @@ class Kind:
 
 @dataclass(frozen=True, eq=False)
 class Must:
-    """A rule for a value that has been read; `cel` and `schema` as those of a `Kind`."""
+    """A rule for a parsed value; `cel` and `schema` as in `Kind`."""
 
     holds: Callable[[Any], bool]
     words: str
@@ -106,7 +108,7 @@ class Must:
 
 
 class Listed(NamedTuple):
-    """A list of at most so many entries (0: any), of which no two have the same `key`."""
+    """A list of at most so many entries (0: any), all with different `key`."""
 
     most: int = 0
     key: str = ""  # a field of the entries; `ITSELF`: the list is a set
@@ -131,7 +133,7 @@ LOCAL = "local"
 
 
 def one_of(values: Mapping[str, Any]) -> Kind:
-    """One of several words, each of which stands for a value."""
+    """One of several words, each with its value."""
     words = {value: word for word, value in values.items()}
 
     def parse(value: Any) -> Any:
@@ -146,7 +148,7 @@ def one_of(values: Mapping[str, Any]) -> Kind:
 
 
 def number(*, least: float = -math.inf) -> Callable[[Any], float]:
-    """Take a number; a bool is none, nor is NaN, which YAML has."""
+    """Take a number; not a bool, nor NaN, which YAML has."""
 
     def parse(value: Any) -> float:
         if not isinstance(value, (int, float)) or isinstance(value, bool) or not value >= least:
@@ -157,7 +159,7 @@ def number(*, least: float = -math.inf) -> Callable[[Any], float]:
 
 
 def whole(*, least: float = -math.inf) -> Callable[[Any], int]:
-    """Take a whole number; for JSON 2.0 is one, too."""
+    """Take a whole number; JSON's 2.0 is one, too."""
     parse = number(least=least)
 
     def parse_whole(value: Any) -> int:
@@ -185,7 +187,7 @@ def _figure(value: float) -> float | None:
 
 
 def cut(text: str) -> str:
-    """Text as it is written."""
+    """Shorten text to what is written."""
     text = plain(text)
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
 
@@ -207,7 +209,7 @@ class Shape(NamedTuple):
     marks: list[Any]
     kind: Kind | None  # of one value; None: it is an object, a list or a mapping
     inner: Shape | None  # of the entries of a list or mapping
-    can_lack: bool  # None is no value
+    can_lack: bool  # None is not allowed
 
 
 def shape_of(hint: Any) -> Shape:
@@ -235,7 +237,7 @@ class Declared(NamedTuple):
 
 @cache
 def declared(cls: Any) -> tuple[Declared, ...]:
-    """The fields of a dataclass that JSON has."""
+    """Return the fields of a dataclass that appear in JSON."""
     hints = get_type_hints(cls, include_extras=True)
     found = []
     for f in fields(cls):
@@ -248,7 +250,7 @@ def declared(cls: Any) -> tuple[Declared, ...]:
 
 
 def json_name(own: str) -> str:
-    """A field's name in JSON."""
+    """Return a field's name in JSON."""
     head, *rest = own.removesuffix("_s").split("_")
     return head + "".join(part.capitalize() for part in rest)
 
@@ -275,7 +277,7 @@ def decode(kind: type[T], node: Any, path: str) -> T:
 
 def recover(kind: type[T], node: Any, *, whole: bool = False) -> T | None:
     """
-    Read what others have written: what is wrong in it is left out, as is what nobody knows.
+    Read foreign JSON: wrong parts and unknown fields are left out.
 
     Args:
         whole: Take it only if nothing is wrong in it; but unknown fields.
@@ -294,7 +296,7 @@ _NOTHING: Any = object()
 
 
 class _Reading:
-    """Reads one value, and goes on behind what is wrong."""
+    """Reads one value, and continues after errors."""
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []

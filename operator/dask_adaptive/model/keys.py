@@ -1,4 +1,4 @@
-"""Names of things. Built once at the edge, passed around whole."""
+"""Names objects. Keys are built once at the edge and passed around whole."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ DEFAULT = "-default"
 
 
 def default_group_of(cluster: str) -> str:
-    """The worker group that dask-kubernetes makes for every cluster."""
+    """Return the worker group that dask-kubernetes creates for every cluster."""
     return cluster + DEFAULT
 
 
 def hashed(name: str) -> str:
-    """A name that says nothing, the same for the same name; empty and "…" stay."""
+    """Return an opaque name, stable for each name; empty and "…" stay."""
     if name in ("", "…"):
         return name
     return hashlib.blake2s(name.encode(), digest_size=5).hexdigest()

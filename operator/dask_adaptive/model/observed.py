@@ -1,4 +1,4 @@
-"""One observation of a cluster, at one instant. Times are seconds, sizes are bytes."""
+"""Declares one observation of a cluster, at one instant. Times are seconds, sizes are bytes."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ T = TypeVar("T")
 @dataclass_transform(frozen_default=True)
 def row(of: type[T]) -> type[T]:
     """
-    A dataclass that mypy takes for frozen, and that is not: of each worker several are made in a
-    pass, and with 30 fields a frozen one takes two and a half times as long to make.
+    Make a dataclass that only mypy treats as frozen. Each worker needs several per pass, and with
+    30 fields a frozen one takes two and a half times as long to create.
     """
     return dataclass(slots=True, unsafe_hash=True)(of)
 
@@ -34,13 +34,13 @@ class PrefixWork:
     running: int  # assigned to workers
     ready: int  # queued, or without a worker that may run them
     waiting: int  # for other tasks
-    longest_s: float = 0.0  # so long has one of its running tasks been at it
+    longest_s: float = 0.0  # how long its longest running task has run
     done: int = 0  # runs that have finished since the scheduler started
-    # How its tasks hang on others: as the agent tells it from a sample of those that wait.
-    width: int | None = None  # so many can run at once; None: nobody looked
-    level: int = 0  # so many kinds of tasks, one after the other, come first; 0: it can begin now
+    # Dependencies of its tasks, sampled by the agent among those that wait.
+    width: int | None = None  # how many can run at once; None: unknown
+    level: int = 0  # kinds of tasks that come before; 0: it can begin now
     fan_in: float = 1.0  # unfinished tasks of other kinds that one of them waits for, on average
-    bound: int = 0  # of all: only some workers may run them (`Need`)
+    bound: int = 0  # restricted to some workers (`Need`)
 
     @property
     def unfinished(self) -> int:
@@ -49,11 +49,11 @@ class PrefixWork:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Tasks that only some workers may run. They are part of `Demand.prefixes` as well."""
+    """Tasks that only some workers may run. `Demand.prefixes` includes them."""
 
     tasks: int  # assigned, or without a worker
     seconds: float  # expected, of all of them
-    resources: Mapping[str, float]  # what each claims
+    resources: Mapping[str, float]  # requirement of each task
     workers: tuple[str, ...] = ()  # names or addresses; at most 50
     hosts: tuple[str, ...] = ()
     loose: bool = False  # allow_other_workers
@@ -63,7 +63,7 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class UpcomingShuffle:
-    """A P2P shuffle whose inputs are not all there: its outputs are yet to be given to workers."""
+    """A P2P shuffle whose inputs are incomplete: its outputs have no workers yet."""
 
     inputs: int  # that have not finished
     outputs: int
@@ -71,7 +71,7 @@ class UpcomingShuffle:
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """A floor that a client's code asks for, as long as its lease lasts."""
+    """A minimum that a client's code requests, until its lease ends."""
 
     workers: int
     left_s: float
@@ -81,12 +81,12 @@ class Want:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """All that asks for workers, at one instant."""
+    """Everything that needs workers, at one instant."""
 
-    prefixes: tuple[PrefixWork, ...] = ()  # at most 200; what is beyond is one row named "…"
+    prefixes: tuple[PrefixWork, ...] = ()  # at most 200; the rest is one row named "…"
     needs: tuple[Need, ...] = ()  # at most 50 kinds
     shuffles: tuple[UpcomingShuffle, ...] = ()
-    incoming: float = 0.0  # seconds of work a second that have come again and again of late
+    incoming: float = 0.0  # recent recurring work, in seconds per second
     every_s: float = 0.0  # from one time to the next
     trickle_s: float = 0.0  # that have come so into a queue that has not been empty since
     unknown_s: float = 0.5  # `distributed.scheduler.unknown-task-duration`
@@ -100,7 +100,7 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Quiet:
-    """For how long nobody has used the cluster. 0: it is in use."""
+    """How long the cluster has been unused. 0: it is in use."""
 
     no_task_s: float = 0.0
     no_client_s: float = 0.0
@@ -108,19 +108,19 @@ class Quiet:
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """One claim that a worker must stay, as the scheduler's agent holds it."""
+    """One pin of a worker, as the scheduler's agent holds it."""
 
     source: str  # "shuffle" | "manual" | "client"
     owner: str
     reason: str
     until: float  # instants are on the clock of `ObservedScheduler.at`
-    latest: float = 0.0  # it ends then, however often it is renewed
+    latest: float = 0.0  # latest end, with all renewals
     since: float = 0.0  # it was first set
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something that happened in the scheduler, to be told once."""
+    """One event in the scheduler, to be reported once."""
 
     number: int  # ascending within a session
     kind: Reason
@@ -130,7 +130,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class ManualPin:
-    """A pin that a person asked for by annotation."""
+    """A pin that a person requested by annotation."""
 
     until: float  # seconds since 1970; not yet capped by the policy
     reason: str
@@ -171,7 +171,7 @@ class SchedulerWorker:
     sole_bytes: int  # results that no other worker holds
     memory: int = 0
     memory_limit: int = 0
-    joined_at: float | None = field(default=None, compare=False)  # told once; None: not known
+    joined_at: float | None = field(default=None, compare=False)  # sent once; None: unknown
     closable: bool = False  # offered by workers_to_close
     actors: bool = False
     pins: tuple[Pin, ...] = ()
@@ -179,7 +179,7 @@ class SchedulerWorker:
     leaving_message: str = ""
     leaving_reason: Reason | None = None  # why we let it go; None: not leaving, or not by us
     terminating: str = ""  # not empty: its process is about to end; what it waits for
-    terminates_at: float = math.inf  # it ends, whatever is still there
+    terminates_at: float = math.inf  # it ends then in any case
     use: Use = UNUSED
     lifetime_ends_at: float = math.inf  # by Dask's own --lifetime
     cordon: Cordon | None = None  # the agent keeps new tasks from it
@@ -188,12 +188,12 @@ class SchedulerWorker:
 
     @property
     def is_cordoned(self) -> bool:
-        """The agent gives it the status of a closing worker, so that it gets no new tasks."""
+        """True if the agent keeps new tasks from it, by the status of a closing worker."""
         return self.cordon is not None or self.too_short
 
     @property
     def is_paused(self) -> bool:
-        """It starts nothing, and takes no data: Dask pauses workers short of memory."""
+        """True if it starts no tasks and takes no data: Dask pauses workers short of memory."""
         return self.status == "paused"
 
 
@@ -213,7 +213,7 @@ class Shuffle:
 
 @dataclass(frozen=True, slots=True)
 class ReliefState:
-    """One load that is taken off the scheduler, or not, and why."""
+    """One relief of the scheduler, and its state."""
 
     name: str
     state: str  # "Active" | "NotNeeded" | "Disabled" | "Failed"
@@ -245,16 +245,16 @@ class Serialized:
 
 @dataclass(frozen=True, slots=True)
 class ObservedScheduler:
-    """The scheduler's answer. `problem` not None: it gave none, and `message` says why."""
+    """The scheduler's answer. If `problem` is not None, there is none; `message` says why."""
 
     problem: Reason | None = None
     message: str = ""
-    at: float = 0.0  # when this was so, in seconds on a clock of the observer's
-    followed: bool = False  # since the observation before nothing has changed unnoticed
+    at: float = 0.0  # instant of the observation, on a clock of the observer's
+    followed: bool = False  # nothing has changed unnoticed since the previous observation
     session: str = ""
     distributed: str = ""
     agent: str = ""  # version
-    tls_secret: str = ""  # by which it is reached; empty: without TLS
+    tls_secret: str = ""  # Secret for TLS; empty: without TLS
     target: int = 0  # adaptive_target over all groups, in Dask workers
     workers: tuple[SchedulerWorker, ...] = ()
     shuffles: tuple[Shuffle, ...] = ()
@@ -274,7 +274,7 @@ class ObservedScheduler:
     wants: tuple[Want, ...] = ()
     quiet: Quiet = field(default_factory=Quiet)
     results: int = 0  # bytes of results in memory of workers, each counted once a copy
-    unanswered: int = 0  # questions in a row, this one included, that it did not answer
+    unanswered: int = 0  # consecutive unanswered requests, this one included
 
     @property
     def is_connected(self) -> bool:
@@ -282,7 +282,10 @@ class ObservedScheduler:
 
     @property
     def lacks_agent(self) -> bool:
-        """It answers, but only the agent knows what a worker is needed for."""
+        """
+        True if the scheduler answers without an agent, which alone knows what workers are needed
+        for.
+        """
         return self.problem in (
             Reason.AGENT_MISSING, Reason.AGENT_INVALID, Reason.INJECTION_REFUSED
         )  # fmt: skip
@@ -302,26 +305,26 @@ class PlatformWorker:
     deleting: bool = False  # deletion has begun
     addresses: tuple[str, ...] = ()  # IPs, to match workers that are named by address
     waiting: str = ""  # why its pod does not run, in the platform's words; empty: it runs
-    node: str = ""  # the machine under it; empty: none, or not known
-    node_terminating: str = ""  # not empty: that machine is about to go; who says so
+    node: str = ""  # its node; empty: none, or unknown
+    node_terminating: str = ""  # signal that the node terminates; empty: it stays
     manual_pin: ManualPin | None = None
     ends_at: float = math.inf  # by its pod's deadline, or an annotation
-    annotation_problem: str = ""  # not empty: what can't be read, and how to correct it
-    recycle_request: str = ""  # not empty: somebody wants it replaced; who
-    drift: str = ""  # not empty: what differs from what its group asks for by now
-    unscheduled_at: float | None = None  # since then no node has had room for its pod
-    refused: str = ""  # not empty: its pod can't even be made (quota, admission); who says so
-    gated: bool = False  # somebody is yet to admit its pod: no node is looked for
+    annotation_problem: str = ""  # problem of an annotation, with a fix; empty: none
+    recycle_request: str = ""  # who requests its replacement; empty: nobody
+    drift: str = ""  # difference from its group; empty: none
+    unscheduled_at: float | None = None  # since when no node has room for its pod
+    refused: str = ""  # why its pod is refused (quota, admission); empty: it is not
+    gated: bool = False  # its pod waits for admission: no node is sought
 
     @property
     def is_held_up(self) -> bool:
-        """There is no telling when it comes."""
+        """True if its arrival cannot be predicted."""
         return self.gated or bool(self.refused) or self.unscheduled_at is not None
 
 
 @dataclass(frozen=True, slots=True)
 class TerminatingPod:
-    """A worker's pod that is being deleted, by whoever's decision. Its Deployment may stay."""
+    """A worker's pod that is being deleted by anybody. Its Deployment may stay."""
 
     worker: str
     pod: str
@@ -337,17 +340,17 @@ class PlacedCluster:
     """The platform's part of a cluster, without groups and workers."""
 
     found: bool = True
-    conflict: str = ""  # somebody else scales this cluster: who, and how to mend it
+    conflict: str = ""  # another autoscaler of this cluster, with a fix; empty: none
     at: float = 0.0  # seconds since 1970, when this was seen
     pause: Pause = NO_PAUSE
     uid: str = ""  # of the cluster
-    losses: tuple[str, ...] = ()  # what can't be seen there, and what is not done for want of it
+    losses: tuple[str, ...] = ()  # unreadable kinds, and the features that are off for it
     changes_in_s: float = math.inf  # until an annotation means something else by itself
 
 
 @dataclass(frozen=True, slots=True)
 class PlatformView(PlacedCluster):
-    """All that the platform knows of one cluster."""
+    """The platform's state of one cluster."""
 
     groups: tuple[ObservedGroup, ...] = ()  # without their workers
     workers: tuple[PlatformWorker, ...] = ()
@@ -356,19 +359,19 @@ class PlatformView(PlacedCluster):
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A worker is not connected: it starts, or its process has ended and the next one comes."""
+    """The worker is not connected: it starts, or its process has ended and the next one comes."""
 
     terminating: str = ""  # see `ObservedWorker.terminating`
 
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """A worker is connected, and nobody is closing it."""
+    """The worker is connected and not closing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retiring:
-    """The agent retires a worker on our behalf."""
+    """The agent retires the worker on our behalf."""
 
     reason: Reason | None = None  # None: not known to this version
     message: str = ""
@@ -381,12 +384,12 @@ class Retiring:
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """Somebody else closes a worker."""
+    """Another party closes the worker."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deleting:
-    """The deletion of a worker's Deployment has begun."""
+    """The deletion of the worker's Deployment has begun."""
 
 
 #: Where a worker stands between its Deployment's creation and deletion: one of these at a time.
@@ -416,7 +419,7 @@ class ObservedWorker:
 
     @property
     def idle_since(self) -> float:
-        """On the scheduler's clock; infinite: it is busy, or not connected."""
+        """Instant on the scheduler's clock; infinite if busy or not connected."""
         return math.inf if self.process.processing else self.process.idle_since
 
     @property
@@ -425,24 +428,24 @@ class ObservedWorker:
 
     @property
     def waiting(self) -> str:
-        """Why it is not connected, in the platform's words; empty: nothing is known."""
+        """Why it is not connected, in the platform's words; empty if unknown."""
         ending = f"its pod is ending: {self.terminating}" if self.terminating else ""
         return self.platform.waiting or ending
 
     @property
     def absence(self) -> tuple[Reason, str]:
-        """Why it is not connected; one that is gated may have been."""
+        """Reason and message of its absence; a gated worker may have been connected before."""
         reason = Reason.ADMISSION_GATED if self.platform.gated else Reason.NEVER_CONNECTED
         return reason, self.waiting or "starting"
 
     @property
     def has_end(self) -> bool:
-        """Others have set an end for it."""
+        """True if its end was set elsewhere."""
         return self.platform.ends_at < math.inf or self.process.lifetime_ends_at < math.inf
 
     @property
     def takes_tasks(self) -> bool:
-        """It is of use for new work."""
+        """True if it can take new tasks."""
         process = self.process
         return process.cordon is None and not process.too_short and not process.is_paused
 
@@ -456,7 +459,7 @@ class ObservedWorker:
 
     @property
     def is_replaced(self) -> bool:
-        """It is retiring to make room for another."""
+        """True if it is retiring to make room for a replacement."""
         return self.retires_for is not None and self.retires_for.replaces
 
     @property
@@ -469,7 +472,10 @@ class ObservedWorker:
 
     @property
     def terminating(self) -> str:
-        """Not empty: its last process is about to end, and the next comes; what it waits for."""
+        """
+        What its last process waits for before it ends and the next one comes; empty: it does not
+        end.
+        """
         return self.lifecycle.terminating if isinstance(self.lifecycle, Pending) else ""
 
     @property
@@ -497,26 +503,26 @@ class Clocks:
 
     def pod_age_s(self, worker: ObservedWorker) -> float:
         age_s = self.platform - worker.platform.pod_made_at
-        return age_s if age_s > 0.0 else 0.0  # `max` takes longer, and of all workers this is asked
+        return age_s if age_s > 0.0 else 0.0  # `max` is slower, and this runs for every worker
 
     def idle_s(self, worker: ObservedWorker) -> float:
-        """For how long it has had no task; 0: it has one, or is not connected."""
+        """Return how long it has had no task; 0 if it has one, or is not connected."""
         return max(0.0, self.scheduler - worker.idle_since)
 
     def unplaced_s(self, worker: ObservedWorker) -> float:
-        """For how long no node has had room for its pod; negatively infinite: that is not so."""
+        """Return how long its pod has had no node; negative infinity if it has one."""
         since = worker.platform.unscheduled_at
         return -math.inf if since is None else self.platform - since
 
     def ends_in_s(self, worker: ObservedWorker) -> float:
-        """Until the end that others have set for it; negative: it is overdue."""
+        """Return seconds until the end that others have set; negative: it is overdue."""
         left_s = worker.platform.ends_at - self.platform
         return min(left_s, worker.process.lifetime_ends_at - self.scheduler)
 
 
 @dataclass(frozen=True, slots=True)
 class ObservedGroup:
-    """One worker group: what is asked for, and what is there."""
+    """One worker group: its requested and existing workers."""
 
     name: str
     replicas: int  # asked for: spec.worker.replicas

@@ -1,4 +1,4 @@
-"""The memory of earlier passes. It is lost with the process, which only ever delays."""
+"""Declares the memory of earlier passes. Losing it with the process only causes delays."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from dask_adaptive.model.recycle import RecyclePast
 
 
 class Recommendation(NamedTuple):
-    """The number that the load asked for, and when."""
+    """The number that the load needed, with its time."""
 
     at: float  # seconds, same clock as `now`
     replicas: int
 
 
 class Refusal(NamedTuple):
-    """The agent would not let a worker go."""
+    """The agent refused to retire a worker."""
 
     until: float  # not asked again before
     reason: Reason
@@ -26,7 +26,7 @@ class Refusal(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A number of workers was asked for (or workers were let go), and when."""
+    """Workers were requested or let go, at an instant."""
 
     at: float
     workers: int  # more than before; negative: fewer
@@ -34,7 +34,7 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """More workers are not asked for, until then: they would not come."""
+    """More workers are not requested until an instant, because they would not come."""
 
     until: float
     reason: Reason
@@ -45,17 +45,19 @@ class Blocked:
 
 @dataclass(frozen=True, slots=True)
 class GroupPast:
-    """The memory of one worker group that is scaled."""
+    """The memory of one scaled worker group."""
 
     recommendations: tuple[Recommendation, ...] = ()
     changes: tuple[Change, ...] = ()  # as far back as any rate policy looks
     gap: tuple[int, ...] = (0, 0)  # `groups.gap_of` as last seen
     gap_since: float = 0.0  # when it was first seen
-    corrected_at: float | None = None  # `replicas` told the truth, because none came that it asked
+    corrected_at: float | None = (
+        None  # when `replicas` was corrected, because requested workers did not come
+    )
     desired: int | None = None  # by the last plan that had a number
-    asked: int | None = None  # most that was asked for, and got, since workers were last let go
-    up_at: float | None = None  # when more workers were last asked for
-    arrival_s: float | None = None  # how long its workers take to come, measured; None: none has
+    asked: int | None = None  # most workers requested successfully since some were last let go
+    up_at: float | None = None  # when more workers were last requested
+    arrival_s: float | None = None  # measured start time of its workers; None: none has started
     starts: tuple[float, ...] = ()  # how long the last ones took
     blocked: Blocked | None = None
     since: float | None = None  # scaled, and seen without a gap, since then; None: just now
@@ -78,7 +80,7 @@ class Past:
     leaving: frozenset[str] = frozenset()  # workers we drained or deleted, until all is settled
     homes: Mapping[str, str] = field(default_factory=dict)  # the groups of those that are leaving
     deleted: frozenset[str] = frozenset()  # of them: deleted, and not yet seen gone
-    told: frozenset[str] = frozenset()  # addresses of Dask workers whose end we have told of
+    told: frozenset[str] = frozenset()  # addresses of Dask workers whose end was announced
     seen: frozenset[str] = frozenset()  # workers that have been connected, as long as they exist
     lost: Mapping[str, float] = field(default_factory=dict)  # of them, not now: since, our clock
     awaited: Mapping[str, float] = field(default_factory=dict)  # the others: since when, our clock

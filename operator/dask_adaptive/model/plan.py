@@ -1,4 +1,4 @@
-"""Decisions as values: a plan with its actions, and decisions as they are remembered."""
+"""Declares decisions as values: a plan with its actions, and decisions for the history."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _read_instant(value: Any) -> float:
 
 
 def _instant(precision: str) -> Kind:
-    """Seconds since 1970; one that no calendar has, as infinite ones are, is not written."""
+    """Seconds since 1970; instants outside the calendar, such as infinity, are not written."""
 
     def write(at: float) -> str | None:
         if not 0 <= at <= LAST:
@@ -39,7 +39,7 @@ Instant = Annotated[float, _instant("seconds")]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One stage through which a number has gone, and what it made of it."""
+    """One stage of a number, and its result."""
 
     #: load, schedule, window, rate, cap, …
     stage: str  # "load" | "hint" | "schedule" | "idle" | "window" | "rate" | "bounds" | "cap" | …
@@ -51,7 +51,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One change of mind about one worker group, or one thing done: an edge, never a heartbeat."""
+    """One changed decision about one worker group, or one action: an edge, never a heartbeat."""
 
     at: Annotated[float, _instant("milliseconds")]
     #: The worker group that was decided.
@@ -92,7 +92,7 @@ class SetReplicas:
 
 @dataclass(frozen=True, slots=True)
 class _OfWorker:
-    """Something that is done to one worker, and why."""
+    """An action on one worker, with its reason."""
 
     worker: str
     dask_names: tuple[str, ...]
@@ -104,7 +104,7 @@ class _OfWorker:
 class Retire(_OfWorker):
     """Begin to drain a worker. The agent may refuse."""
 
-    busy_ok: bool = False  # it leaves even though it has tasks: they finish, or move
+    busy_ok: bool = False  # retire it with tasks: they finish, or move
     over_pins: bool = False  # pins of people and of code do not hold it (never those of shuffles)
 
 
@@ -117,14 +117,14 @@ class Leave(_OfWorker):
 
 @dataclass(frozen=True, slots=True)
 class Cancel(_OfWorker):
-    """Put a worker that is on its way out back to service."""
+    """Return a leaving worker to service."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delete(_OfWorker):
     """
-    Take a worker off the platform: it is drained, or it never connected and has no Dask names.
-    Those are checked once more with the agent.
+    Delete a worker that is drained, or never connected and has no Dask names. Its names are checked
+    once more with the agent.
     """
 
     uid: str
@@ -143,7 +143,7 @@ class Restart(_OfWorker):
 
 @dataclass(frozen=True, slots=True)
 class SetPin(_OfWorker):
-    """Tell the agent of a pin that a person set."""
+    """Send a person's pin to the agent."""
 
     ttl_s: float
     note: str  # the person's own reason
@@ -151,12 +151,12 @@ class SetPin(_OfWorker):
 
 @dataclass(frozen=True, slots=True)
 class Unpin(_OfWorker):
-    """Tell the agent that a person's pin is gone."""
+    """Release a person's pin in the agent."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteCluster:
-    """Delete the DaskCluster: nobody has used it for as long as its policy allows."""
+    """Delete the DaskCluster: it has been unused for as long as its policy allows."""
 
     uid: str
     reason: Reason
@@ -170,7 +170,7 @@ Action: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Blocker:
-    """The objection that keeps a worker which is not needed."""
+    """The objection that keeps an unneeded worker."""
 
     worker: str
     reason: Reason
@@ -178,7 +178,7 @@ class Blocker:
 
 
 class Claimed(NamedTuple):
-    """The workers that a group would have without a shared budget."""
+    """A budget claim: the workers that a group would have without a shared budget."""
 
     needed: int  # workers, for the load and its floors
     number: int  # with those that are only kept for a while
@@ -196,17 +196,17 @@ class GroupPlan:
     message: str
     steps: tuple[Step, ...] = ()  # each stage that changed the number, in order
     inputs: Mapping[str, float] = field(default_factory=dict)  # figures that it was made from
-    limited: Step | None = None  # what kept it from what the load asks for, if anything did
+    limited: Step | None = None  # the stage that limits it, if any
     asked_by: str = "load"  # as `Decision.asked_by`
     current: int = 0  # what the stages started from: `serving`, and those asked for and not made
     blocked: Blocked | None = None  # for the next pass: more would not come
-    is_frozen: bool = False  # nothing was recommended: paused, or too much is unknown
-    claim: Claimed | None = None  # what it would have, did it share nothing; None: not known
+    is_frozen: bool = False  # nothing was recommended: paused, or too little is known
+    claim: Claimed | None = None  # its budget claim; None: unknown
 
 
 @dataclass(frozen=True, slots=True)
 class Arriving:
-    """Workers that were asked for and are not connected yet, and when they are expected."""
+    """Requested workers that are not connected yet, and when they are expected."""
 
     workers: int
     in_s: float
@@ -232,9 +232,9 @@ class Plan:
     uses: tuple[QuotaUse, ...] = ()
     replacing: tuple[Replacing, ...] = ()
     storm: str = ""  # not empty: maxPerHour is used up; a sentence
-    floors: Mapping[str, int] = field(default_factory=dict)  # how many shall serve without it
+    floors: Mapping[str, int] = field(default_factory=dict)  # workers that must serve without it
     waiting: frozenset[str] = frozenset()  # workers whose replacement has not connected yet
-    aborting: Mapping[str, str] = field(default_factory=dict)  # no replacement came in time: why
+    aborting: Mapping[str, str] = field(default_factory=dict)  # why no replacement came in time
     groups: tuple[GroupPlan, ...] = ()  # each that is scaled, the default one first
     arriving: tuple[Arriving, ...] = ()  # for shuffles that are about to begin, soonest first
     #: Until this instant, on the clock of `now`, time alone makes no other plan: see `plan`.

@@ -1,4 +1,4 @@
-"""The spec of an AdaptivePolicy, parsed once."""
+"""Declares and parses the spec of an AdaptivePolicy."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class OnTimeout(str, enum.Enum):
 
 class OnLifetime(str, enum.Enum):
     DRAIN = "Drain"  # it leaves once it is drained, or after the grace period
-    STOCK = "Stock"  # it leaves at once, as Dask alone has it
+    STOCK = "Stock"  # it leaves at once, as in plain Dask
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class ClientPins:
 
 @dataclass(frozen=True, slots=True)
 class Pins:
-    """Which pins count, and the longest that each may last."""
+    """Which pins count, and how long each may last at most."""
 
     #: Pins on workers that take part in a P2P shuffle; the agent sets and removes them.
     shuffle: ShufflePins = ShufflePins()
@@ -204,7 +204,7 @@ class Policy:
 
     @cached_property
     def own_bounds(self) -> tuple[GroupBounds, ...]:
-        """Of the groups in `spec.workerGroups` that are scaled."""
+        """The scaled groups in `spec.workerGroups`."""
         return tuple(
             GroupBounds(
                 group.name,
@@ -218,7 +218,7 @@ class Policy:
         )
 
     def bounds(self, default_group: str) -> tuple[GroupBounds, ...]:
-        """Of each worker group that is scaled, the default one first."""
+        """Return the bounds of each scaled group, the default one first."""
         own = {g.name: g for g in self.own_bounds}
         default = own.pop(default_group, None) or GroupBounds(
             default_group, self.max_replicas, self.min_replicas, self.idle_timeout_s, priority=0
@@ -227,7 +227,7 @@ class Policy:
 
     @cached_property
     def group_recycle(self) -> Mapping[str, Recycle]:
-        """By worker group with limits of its own: what holds instead of `recycle`."""
+        """By worker group with limits of its own, what replaces `recycle`."""
         own = {g.name: g.recycle for g in self.worker_groups if g.recycle is not None}
         return {name: limits.within(self.recycle) for name, limits in own.items()}
 
@@ -252,7 +252,7 @@ class Policy:
             )
 
     def _checks_of_groups(self) -> Iterator[Check]:
-        """With bounds for the default group, the policy's maximum is that of all groups."""
+        """If the default group has bounds, the policy's maximum is that of all groups."""
         groups = self.own_bounds
         if all(g.name != default_group_of(self.cluster) for g in groups):
             return
@@ -290,7 +290,7 @@ class Policy:
 
 
 def disruption_of(spec: Mapping[str, Any]) -> Disruption:
-    """Read one part, whatever else is in a spec. Raises `InvalidPolicy`."""
+    """Read only `disruption`, ignoring the rest of a spec. Raises `InvalidPolicy`."""
     return decode(Disruption, spec.get("disruption") or {}, "spec.disruption")
 
 
