@@ -155,7 +155,8 @@ async def test_a_worker_whose_end_has_just_passed_may_be_gone_any_moment(c, s, a
     await known(c, s)
     await limit_ends(s, {a.name: LEFT_S})
     await c.gather(c.map(slow, range(12), delay_s=0))
-    waiting = c.map(slow, ["hold", "more"], delay_s=2, workers=[b.address])  # such tasks are there
+    keys = ["slow-101", "slow-102"]  # such tasks are there
+    waiting = c.map(held, keys, key=keys, workers=[b.address])
     await until(lambda: s.workers[b.address].processing)
     clock.ahead_s = LEFT_S + 1
     await ask(s, wire.OBSERVE)
@@ -166,6 +167,7 @@ async def test_a_worker_whose_end_has_just_passed_may_be_gone_any_moment(c, s, a
 
     clock.ahead_s = LEFT_S + 11
     await until(lambda: s.workers[a.address] in s.running)
+    MAY_END.set()
     await wait(waiting)
 
 
@@ -177,12 +179,14 @@ async def test_within_the_margin_a_worker_gets_no_task_however_long_that_is(
     """The operator then says, time and again, that next to nothing is left."""
     await known(c, s)
     await c.gather(c.map(slow, range(12), delay_s=0))
-    waiting = c.map(slow, ["hold", "more"], delay_s=2, workers=[b.address])
+    keys = ["slow-101", "slow-102"]
+    waiting = c.map(held, keys, key=keys, workers=[b.address])
     await until(lambda: waiting[1].key in s.tasks)
     for at_s in (0.0, 8.0, 16.0, 24.0):
         clock.ahead_s = at_s
         await limit_ends(s, {a.name: 0.001})
         assert [str(a.name)] == (await meters(s))["too_short"]
+    MAY_END.set()
     await wait(waiting)
 
 

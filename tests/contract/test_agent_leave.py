@@ -22,6 +22,7 @@ from support.agent_work import (
     ask,
     by_slot,
     count_runs,
+    held,
     holding,
     leave,
     nobody_fetches_from,
@@ -88,11 +89,10 @@ async def test_when_time_runs_out_data_goes_first_and_the_task_is_given_back(
 ) -> None:
     count_runs(s)
     results = await holding(c, a, 8)
-    long = c.submit(slow, "long", 8, key="long", workers=[a.address], allow_other_workers=True)
-    await until(lambda: a.state.executing_count)
+    long = await running(c, a, "long", key="long", allow_other_workers=True)
 
     await leave(s, a.name, left_ms=3000)
-    await until(lambda: a.address not in s.workers, timeout_s=5)
+    await until(lambda: a.address not in s.workers)
 
     assert 0 == s.tasks["long"].suspicious
     assert all(kept(f.key, b) for f in results)
@@ -103,7 +103,8 @@ async def test_when_time_runs_out_data_goes_first_and_the_task_is_given_back(
     assert "could not be moved" not in message
     assert (0, 1) == tally(s, "repeated", "interrupted")
     assert ["gone"] == await leave(s, a.name)
-    long.release()
+    MAY_END.set()
+    await long
 
 
 @pytest.mark.long
@@ -127,11 +128,12 @@ async def test_recipients_survive_that_copies_are_computed_again(
     await wait([base, first])
     d.status = Status.paused  # b alone is asked for copies
     await until(lambda: s.workers[d.address] not in s.running)
-    late = c.submit(slow, "late", 0.2, base, workers=[a.address], key="late")
+    late = c.submit(lambda _: held("late"), base, workers=[a.address], key="late")
     await until(lambda: a.state.executing_count)
     for future in (first, late):
         s.tasks[future.key].worker_restrictions = set(either)
     nobody_fetches_from(a)
+    MAY_END.set()
 
     await leave(s, a.name, left_ms=2_000 if end == "its time is up" else 60_000)
     await until(lambda: late.key in b.state.tasks and b.state.tasks[late.key].state == "fetch")
@@ -176,7 +178,7 @@ async def test_what_nobody_could_take_is_told(c, s, a, agent) -> None:
     await wait(results)
 
     await leave(s, a.name, left_ms=800)
-    await until(lambda: a.address not in s.workers, timeout_s=5)
+    await until(lambda: a.address not in s.workers)
 
     ((kind, message),) = notes(agent)
     assert wire.N_TASKS_GIVEN_BACK == kind
@@ -280,7 +282,7 @@ async def test_who_was_called_off_and_joins_all_the_same_gets_no_task(c, s, a, a
 async def test_copies_made_meanwhile_are_not_dropped_again(c, s, a, b) -> None:
     """By `ReduceReplicas` of the active memory manager, while a task on the worker needs them."""
     results = await holding(c, a, 4)
-    task = c.submit(lambda parts: slow("task", 0.6), results, workers=[a.address])
+    task = c.submit(lambda parts: held("task"), results, workers=[a.address])
     await until(lambda: a.state.executing_count)
     await leave(s, a.name)
     await until(lambda: all(kept(f.key, b) for f in results))
@@ -290,6 +292,7 @@ async def test_copies_made_meanwhile_are_not_dropped_again(c, s, a, b) -> None:
         await asyncio.sleep(0.05)
     assert all(kept(f.key, b) for f in results)
 
+    MAY_END.set()
     await until_left(s, a.name)
     for _ in range(3):
         s.extensions["amm"].run_once()

@@ -21,6 +21,7 @@ from support.agent_work import (
     MAY_END,
     RUNS,
     ask,
+    held,
     holding,
     leave,
     nobody_fetches_from,
@@ -36,13 +37,14 @@ from support.agent_work import (
 @with_lifetimes(1)
 async def test_a_worker_at_the_end_of_its_lifetime_loses_nothing(c, s, other, agent) -> None:
     """Through the worker's own request: `Worker.close_gracefully`, which asks to be retired."""
-    async with Worker(s.address, name="w", nthreads=1, lifetime="500 ms") as w:
+    async with Worker(s.address, name="w", nthreads=1, lifetime="2 s") as w:
         where = {"workers": [w.address], "allow_other_workers": True, "pure": False}
         results = [c.submit(slow, i, 0, **where) for i in range(6)]
         await wait(results)
-        task = c.submit(slow, "task", 1.5, **where)
+        task = c.submit(held, "task", **where)
 
         await until(lambda: agent.drains.ongoing)
+        MAY_END.set()
         await until(lambda: w.address not in s.workers)
         await c.gather([*results, task])
 
@@ -272,7 +274,8 @@ async def test_a_memory_monitor_brings_no_such_worker_back(c, s, a, agent) -> No
         ws = s.workers[w.address]
         await until(lambda: agent.cordons.deadlines.have_ends)
         s.task_prefixes["slow"].duration_average = 1e6
-        running = c.map(slow, ["hold", "more"], delay_s=2, workers=[a.address])  # one waits
+        keys = ["slow-101", "slow-102"]  # one waits
+        running = c.map(held, keys, key=keys, workers=[a.address])
         await until(lambda: ws.status == Status.closing_gracefully)
 
         for status in (Status.paused, Status.running):
@@ -280,6 +283,7 @@ async def test_a_memory_monitor_brings_no_such_worker_back(c, s, a, agent) -> No
             await asyncio.sleep(0.1)  # it says so at once
             assert Status.closing_gracefully == ws.status
         futures = c.map(slow, range(1, 5), delay_s=0)
+        MAY_END.set()
         await wait([*futures, *running])
         assert {a.address} == {one.address for f in futures for one in s.tasks[f.key].who_has}
 
