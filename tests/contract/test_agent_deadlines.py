@@ -105,7 +105,7 @@ async def test_hundreds_that_come_short_of_time_at_once(c, s, a) -> None:
     await known(c, s, seconds=0.01)
     many = [fake_worker(s, i) for i in range(500)]
     await limit_ends(s, {ws.name: LEFT_S for ws in many})
-    futures = [c.submit(slow, i, 2, key=f"slow-{i}", workers=[a.address]) for i in (1, 2)]
+    futures = c.map(held, range(2), key=["slow-1", "slow-2"], workers=[a.address])
     await asyncio.sleep(0.6)  # they have been looked at
     assert not any(ws.status == Status.closing_gracefully for ws in many)
 
@@ -117,6 +117,7 @@ async def test_hundreds_that_come_short_of_time_at_once(c, s, a) -> None:
 
     for ws in many:
         del s.workers[ws.address], s.aliases[ws.name]
+    MAY_END.set()
     await wait(futures)
 
 
