@@ -315,7 +315,7 @@ class AnyWorld:
             gap_since=self._ago(200),
             corrected_at=self._some(0.2, lambda: self._ago(20)),
             desired=self._one(None, number, number),
-            asked=number,
+            requested=number,
             up_at=self._some(0.5, self._ago),
             arrival_s=self._one(None, self._s(60)),
             starts=self._one((), (self._s(60), self._s(60))),

@@ -55,7 +55,7 @@ class GroupPast:
         None  # when `replicas` was corrected, because requested workers did not come
     )
     desired: int | None = None  # by the last plan that had a number
-    asked: int | None = None  # most workers requested successfully since some were last let go
+    requested: int | None = None  # most workers requested successfully since some were last let go
     up_at: float | None = None  # when more workers were last requested
     arrival_s: float | None = None  # measured start time of its workers; None: none has started
     starts: tuple[float, ...] = ()  # how long the last ones took
@@ -80,7 +80,7 @@ class Past:
     leaving: frozenset[str] = frozenset()  # workers we drained or deleted, until all is settled
     homes: Mapping[str, str] = field(default_factory=dict)  # the groups of those that are leaving
     deleted: frozenset[str] = frozenset()  # of them: deleted, and not yet seen gone
-    told: frozenset[str] = frozenset()  # addresses of Dask workers whose end was announced
+    announced: frozenset[str] = frozenset()  # addresses of Dask workers whose end was announced
     seen: frozenset[str] = frozenset()  # workers that have been connected, as long as they exist
     lost: Mapping[str, float] = field(default_factory=dict)  # of them, not now: since, our clock
     awaited: Mapping[str, float] = field(default_factory=dict)  # the others: since when, our clock

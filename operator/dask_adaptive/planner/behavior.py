@@ -73,7 +73,7 @@ def remembered(
         past,
         recommendations=_recommendations(past, wanted, behavior, idle_timeout_s, now=now),
         changes=_few(changes),
-        asked=after if after < before else max(after, past.asked or 0),
+        requested=after if after < before else max(after, past.requested or 0),
         up_at=now if change > 0 else past.up_at,
     )
 
@@ -136,10 +136,10 @@ class _Damping:
 
     def _fallen(self, steady: int, current: int) -> Step | None:
         down, past = self.behavior.scale_down, self.past
-        # As with HPA, small beside what is asked for: of workers that leave one by one, the last
-        # step is always small beside those that are left.
-        asked = current if past.desired is None else min(current, past.desired)
-        if steady < asked and (tolerated := self._tolerated(down, steady, asked)) is not None:
+        # As with HPA, compare with the requested number: when workers leave one by one, the last
+        # step is always small compared with the workers left.
+        expected = current if past.desired is None else min(current, past.desired)
+        if steady < expected and (tolerated := self._tolerated(down, steady, expected)) is not None:
             return tolerated
         since_up_s = self.watched_s if past.up_at is None else self.now - past.up_at
         if max(0.0, since_up_s) < down.delay_after_scale_up_s:
@@ -174,7 +174,7 @@ def _owed(current: int, past: GroupPast) -> int:
     What was desired says how many are still needed, what was asked for how many there have been: in
     mode Advise, and while the API server refuses, the one runs ahead of the other.
     """
-    return max(current, min(past.desired or 0, past.asked or 0))
+    return max(current, min(past.desired or 0, past.requested or 0))
 
 
 def _allowed(direction: Direction, steady: int, current: int, numbers: Iterable[int]) -> int:

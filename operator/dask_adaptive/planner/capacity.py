@@ -398,21 +398,21 @@ def bound_workers(
     nobody: list[str] = []
     # Those that wait for others are not asked for yet: it may be hours until they can run.
     for need in (n for n in demand.needs if n.tasks > 0 and is_strict(n)):
-        said = f"{counted(need.tasks, 'task')} in need of {described(need)}"
+        message = f"{counted(need.tasks, 'task')} in need of {described(need)}"
         able = [a for s in every if (a := _able(observed, s, need)) is not None]
         able = [replace(s, maximum=max(0, s.maximum - workers[s.name])) for s in able]
         # On workers of groups that are not scaled so many run at once.
         other = float(len(set(need.able) - _dask_names(observed, workers)))
         if not able and not other:
-            nobody.append(f"{said}, which no worker of a group that is scaled has")
-        for name, number in _asked(able, need, duration_s, other).items():
+            nobody.append(f"{message}, which no worker of a group that is scaled has")
+        for name, number in _shares(able, need, duration_s, other).items():
             if number:
                 workers[name] += number
-                kinds.setdefault(name, []).append(said)
+                kinds.setdefault(name, []).append(message)
     return Bound(workers, {n: ", ".join(k[:3]) for n, k in kinds.items()}, "; ".join(nobody[:3]))
 
 
-def _asked(
+def _shares(
     able: Sequence[Supply], need: Need, duration_s: float, other: float
 ) -> Mapping[str, int]:
     if not able:
@@ -431,12 +431,12 @@ def is_strict(need: Need) -> bool:
 
 
 def described(need: Need) -> str:
-    said = [f"{name}={amount:g}" for name, amount in sorted(need.resources.items())]
+    parts = [f"{name}={amount:g}" for name, amount in sorted(need.resources.items())]
     if not need.loose:
         named = [*need.workers, *need.hosts]
         if named:
-            said.append("one of " + ", ".join(named[:3]) + (", …" if len(named) > 3 else ""))
-    return " and ".join(said)
+            parts.append("one of " + ", ".join(named[:3]) + (", …" if len(named) > 3 else ""))
+    return " and ".join(parts)
 
 
 def _able(observed: ObservedCluster, supply: Supply, need: Need) -> Supply | None:
@@ -461,9 +461,9 @@ def _able(observed: ObservedCluster, supply: Supply, need: Need) -> Supply | Non
 
 def _at_once(group: ObservedGroup, supply: Supply, need: Need) -> float | None:
     offered = dict(group.resources)
-    claims = {name: amount for name, amount in need.resources.items() if amount > 0}
-    if all(offered.get(name, 0.0) >= amount for name, amount in claims.items()):
-        fits = (math.floor(offered[name] / amount) for name, amount in claims.items())
+    requests = {name: amount for name, amount in need.resources.items() if amount > 0}
+    if all(offered.get(name, 0.0) >= amount for name, amount in requests.items()):
+        fits = (math.floor(offered[name] / amount) for name, amount in requests.items())
         return float(max(1, min([math.floor(supply.threads), *fits])))
     here = {name for w in group.workers for name in w.dask_names}
     # Nobody says what its workers are started with, and some of them may run such tasks.

@@ -47,12 +47,12 @@ def fallback_floor(context: PassContext) -> Step | None:
     None: as many workers as there are.
     """
     fallback, scheduler = context.policy.fallback, context.observed.scheduler
-    asked = max(1, fallback.failure_threshold)
-    if scheduler.is_connected or fallback.replicas is None or scheduler.unanswered < asked:
+    threshold = max(1, fallback.failure_threshold)
+    if scheduler.is_connected or fallback.replicas is None or scheduler.unanswered < threshold:
         return None
     default = context.policy.bounds(context.default_group)[0]
     number = min(max(fallback.replicas, default.minimum), default.maximum)
-    message = f"no answer to {asked} requests (fallback): at least {counted(number, 'worker')}"
+    message = f"no answer to {threshold} requests (fallback): at least {counted(number, 'worker')}"
     return Step("fallback", number, Reason.FALLBACK, message)
 
 
@@ -99,7 +99,7 @@ def _unused(observed: ObservedCluster, idle: Idle) -> str:
     In the policy's figures: measured ones would make news of the same thing all the time.
     """
     scheduler = observed.scheduler
-    if not scheduler.is_connected or _has_work(scheduler) or _is_claimed(observed):
+    if not scheduler.is_connected or _has_work(scheduler) or _is_wanted(observed):
         return ""
     quiet = scheduler.quiet
     # After a client has left its work (fire_and_forget), the cluster is in use until its tasks are
@@ -122,7 +122,7 @@ def _has_work(scheduler: ObservedScheduler) -> bool:
     return bool(demand.shuffles) or any(p.unfinished for p in demand.prefixes)
 
 
-def _is_claimed(observed: ObservedCluster) -> bool:
+def _is_wanted(observed: ObservedCluster) -> bool:
     """True if the cluster is wanted: by pins of any kind, or a client's `want`."""
     scheduler = observed.scheduler
     return (

@@ -50,13 +50,13 @@ CONTESTED_S = 1.0
 def next_instant(
     context: PassContext,
     decided: Plan,
-    asked: Mapping[str, Load],
+    needs: Mapping[str, Load],
     recycled: Sequence[GroupRecycling],
 ) -> float:
     """Return the first instant after `now` at which time alone may change the plan; or infinity."""
     lefts = chain(
         _of_people(context),
-        _of_load(context, asked),
+        _of_load(context, needs),
         *(_of_group(context, group) for group in decided.groups),
         _of_absent_workers(context),
         _of_recycles(context, recycled),
@@ -102,13 +102,13 @@ def _of_people(context: PassContext) -> Iterator[float]:
                 yield from (_past(over_s - PIN_SLACK_S), _past(over_s + PIN_SLACK_S))
 
 
-def _of_load(context: PassContext, asked: Mapping[str, Load]) -> Iterator[float]:
+def _of_load(context: PassContext, needs: Mapping[str, Load]) -> Iterator[float]:
     demand, clocks = context.observed.scheduler.demand, context.clocks
-    if demand is None or not asked:
+    if demand is None or not needs:
         return
     if demand.every_s > 0:
         yield _past(LATE_WORK * demand.every_s - demand.age_s)
-    if any(load.is_lasting for load in asked.values()):
+    if any(load.is_lasting for load in needs.values()):
         yield from (stepped_s(row, demand.age_s)[1] for row in demand.prefixes if row.running)
     if demand.has_work:
         for group, _ in scaled_groups(context.observed, context.policy):
@@ -182,7 +182,7 @@ def _of_recycles(context: PassContext, recycled: Sequence[GroupRecycling]) -> It
         due = group.assessment.due
         if group.is_contested and any(one.rises for one in due):
             yield CONTESTED_S
-        several = [(one, *one.rest) for one in due]
+        several = [(one, *one.other_reasons) for one in due]
         if any(c.reason is Reason.TASK_QUOTA and not c.is_over for each in several for c in each):
             over_s = paced_over_s(past)
             yield from (_past(at + over_s - now) for at, _, _ in past.pace.values())

@@ -49,7 +49,7 @@ Veto = Callable[[ObservedWorker, VetoContext], "Objection | None"]
 def pinned(worker: ObservedWorker, _: object = None) -> Objection | None:
     if not worker.is_pinned:
         return None
-    return Reason.PINNED, f"pinned by {', '.join(sorted(claims(worker)))}"
+    return Reason.PINNED, f"pinned by {', '.join(sorted(pin_holders(worker)))}"
 
 
 def busy(worker: ObservedWorker, _: VetoContext) -> Objection | None:
@@ -163,16 +163,16 @@ def ranked_pending(workers: Iterable[ObservedWorker]) -> list[ObservedWorker]:
     )
 
 
-def claims(worker: ObservedWorker) -> set[str]:
+def pin_holders(worker: ObservedWorker) -> set[str]:
     """The owners of a worker's pins, in words that stay as time passes."""
-    held = {_claim(pin) for pin in worker.process.pins}
+    held = {_holder(pin) for pin in worker.process.pins}
     manual = worker.platform.manual_pin
     if manual is not None and not any(p.source == "manual" for p in worker.process.pins):
         held.add(_manual(manual.reason))
     return held
 
 
-def _claim(pin: Pin) -> str:
+def _holder(pin: Pin) -> str:
     if pin.source == "manual":
         return _manual(pin.reason)
     if pin.source == "shuffle":
@@ -218,7 +218,7 @@ def drain_terminating_nodes(
     return tuple(leaving), tuple(blockers)
 
 
-def tell_endings(context: PassContext) -> tuple[Leave, ...]:
+def announce_terminating(context: PassContext) -> tuple[Leave, ...]:
     """
     Announce terminating pods that the scheduler does not know, or gives more time.
 
@@ -245,7 +245,7 @@ def tell_endings(context: PassContext) -> tuple[Leave, ...]:
 def _is_known(pod: TerminatingPod, context: PassContext) -> bool:
     too_long_s = pod.known_left_s - pod.left_s
     if too_long_s < -SLACK_S:
-        return context.past.told >= set(pod.dask_names)
+        return context.past.announced >= set(pod.dask_names)
     return too_long_s <= SLACK_S
 
 
@@ -288,18 +288,18 @@ def _lifted(context: PassContext) -> Iterator[Unpin]:
 
 def _sync(worker: ObservedWorker, context: PassContext) -> Iterator[SetPin | Unpin]:
     held = next((p for p in worker.process.pins if p.source == "manual" and p.owner == OWNER), None)
-    asked = worker.platform.manual_pin
-    if asked is None:
+    wish = worker.platform.manual_pin
+    if wish is None:
         if held is not None:
             message = "its annotation is gone or has run out"
             yield Unpin(worker.name, worker.dask_names, Reason.PIN_CHANGED, message)
         return
     held_s = 0.0 if held is None else held.until - context.observed.scheduler.at
-    left_s = asked.until - context.observed.at
+    left_s = wish.until - context.observed.at
     ttl_s = min(left_s, context.policy.pins.manual.max_duration_s)
     is_as_long = held is not None and abs(held_s - ttl_s) <= PIN_SLACK_S
-    if held is not None and is_as_long and held.reason == asked.reason:
+    if held is not None and is_as_long and held.reason == wish.reason:
         return
-    reason = Reason.INVALID_ANNOTATION if asked.problem else Reason.PIN_CHANGED
-    message = asked.problem or f"pinned by annotation for {format_duration(ttl_s)}"
-    yield SetPin(worker.name, worker.dask_names, reason, message, ttl_s, asked.reason)
+    reason = Reason.INVALID_ANNOTATION if wish.problem else Reason.PIN_CHANGED
+    message = wish.problem or f"pinned by annotation for {format_duration(ttl_s)}"
+    yield SetPin(worker.name, worker.dask_names, reason, message, ttl_s, wish.reason)

@@ -208,15 +208,15 @@ def arriving(
     drafts: Sequence[Draft], actions: Sequence[Action], context: PassContext
 ) -> tuple[Arriving, ...]:
     """Lists the workers that were asked for by when they are expected, the soonest first."""
-    asked = {a.group: a.replicas for a in actions if isinstance(a, SetReplicas)}
+    requested = {a.group: a.replicas for a in actions if isinstance(a, SetReplicas)}
     found = Counter[tuple[int, str]]()
     for draft in drafts:
-        for in_s, workers in _expected(draft, asked.get(draft.name, 0), context):
+        for in_s, workers in _expected(draft, requested.get(draft.name, 0), context):
             found[round(in_s), draft.name] += workers
     return tuple(Arriving(n, float(in_s), group) for (in_s, group), n in sorted(found.items()))
 
 
-def _expected(draft: Draft, asked: int, context: PassContext) -> Iterator[tuple[float, int]]:
+def _expected(draft: Draft, requested: int, context: PassContext) -> Iterator[tuple[float, int]]:
     """In how many seconds how many workers are expected."""
     takes_s = context.past.of(draft.name).arrival_s or context.past.recycle.ready_s
     clocks = context.clocks
@@ -227,6 +227,6 @@ def _expected(draft: Draft, asked: int, context: PassContext) -> Iterator[tuple[
         )
         if not is_stuck and age_s <= LATE * takes_s:
             yield max(takes_s - age_s, SOON * takes_s), 1
-    unmade = max(on_the_way(context, draft.workers), asked - draft.workers.present)
+    unmade = max(on_the_way(context, draft.workers), requested - draft.workers.present)
     if unmade > 0:
         yield takes_s, unmade

@@ -62,7 +62,7 @@ def remember(
     present = {w.name for g in observed.groups for w in g.workers}
     deleted = frozenset(a.worker for a in done if isinstance(a, Delete))
     inside = {name for pod in observed.terminating for name in pod.dask_names}
-    told = {name for a in done if isinstance(a, Leave) for name in a.dask_names}
+    announced = {name for a in done if isinstance(a, Leave) for name in a.dask_names}
     past = replace(
         _with_recycles(context, decided, done),
         heard_at=now,
@@ -70,7 +70,7 @@ def remember(
         refusals=_refusals(past, outcomes, now=now),
         leaving=_leaving(context, done) | deleted,
         deleted=(past.deleted & present) | deleted,
-        told=(past.told & inside) | told,
+        announced=(past.announced & inside) | announced,
     )
     return with_worker_groups(past, observed)
 
@@ -91,7 +91,7 @@ def changes_memory(context: PassContext, decided: Plan) -> bool:
         mine = past.of(group.group)
         if (group.desired, group.blocked) != (mine.desired, mine.blocked):
             return True
-        if mine.since is None or group.current > (mine.asked or 0):
+        if mine.since is None or group.current > (mine.requested or 0):
             return True
     seen, groups = past.seen, context.observed.groups
     if any(w.name not in seen and w.dask_names for g in groups for w in g.workers):

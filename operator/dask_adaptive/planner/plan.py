@@ -33,7 +33,7 @@ from dask_adaptive.planner.caps import (
 from dask_adaptive.planner.context import PassContext, scaled_groups
 from dask_adaptive.planner.groups import sort_workers, too_many_away, with_worker_groups
 from dask_adaptive.planner.horizon import next_instant
-from dask_adaptive.planner.leave import sync_pins, tell_endings
+from dask_adaptive.planner.leave import announce_terminating, sync_pins
 from dask_adaptive.planner.limits import arriving, limits_for
 from dask_adaptive.planner.load import Load, loads
 from dask_adaptive.planner.memory import changes_memory, renewed
@@ -74,18 +74,18 @@ def _planned(context: PassContext) -> tuple[Plan, float]:
     if (stop := _cannot_decide(context)) is not None:
         return stop, next_instant(context, stop, {}, ())
 
-    always = (*tell_endings(context), *sync_pins(context))
+    always = (*announce_terminating(context), *sync_pins(context))
     if past.session != context.observed.scheduler.session:
         # The load of an earlier scheduler says nothing about this one.
         context = replace(context, past=renewed(past))
-    asked = loads(context)
+    needs = loads(context)
     recycled: Sequence[GroupRecycling] = ()
-    if (decided := _held(context, asked)) is None:
-        decided, recycled = _scaled(context, asked)
+    if (decided := _held(context, needs)) is None:
+        decided, recycled = _scaled(context, needs)
         if policy.mode is Mode.ADVISE:
             decided = _as_advice(context, decided)
     decided = replace(decided, actions=(*always, *decided.actions))
-    return decided, next_instant(context, decided, asked, recycled)
+    return decided, next_instant(context, decided, needs, recycled)
 
 
 def count_blockers(blockers: Sequence[Blocker]) -> tuple[tuple[Reason, int], ...]:
@@ -95,9 +95,9 @@ def count_blockers(blockers: Sequence[Blocker]) -> tuple[tuple[Reason, int], ...
 
 
 def _scaled(
-    context: PassContext, asked: Mapping[str, Load]
+    context: PassContext, needs: Mapping[str, Load]
 ) -> tuple[Plan, Sequence[GroupRecycling]]:
-    drafts = drafts_of(context, asked)
+    drafts = drafts_of(context, needs)
     left = left_this_hour(context)
     leaving = sum(not w.is_replaced for draft in drafts for w in draft.workers.retiring)
     recycled: list[GroupRecycling] = []
@@ -137,12 +137,12 @@ def _cannot_decide(context: PassContext) -> Plan | None:
     return None if observed.scheduler.is_connected else _blind(context)
 
 
-def _held(context: PassContext, asked: Mapping[str, Load]) -> Plan | None:
+def _held(context: PassContext, needs: Mapping[str, Load]) -> Plan | None:
     """Return a plan that scales nothing, if a pause or lost workers hold the cluster."""
     why = _why_held(context)
     if why is None:
         return None
-    still = _frozen(context, *why, asked)
+    still = _frozen(context, *why, needs)
     if why[0] is Reason.TOO_MANY_UNREADY:
         return still  # draining continues, but no worker is removed
     return replace(still, actions=_all_returned(context, *why))
@@ -158,8 +158,8 @@ def _why_held(context: PassContext) -> tuple[Reason, str] | None:
     return (Reason.TOO_MANY_UNREADY, message) if message else None
 
 
-def _frozen(context: PassContext, reason: Reason, message: str, asked: Mapping[str, Load]) -> Plan:
-    """Leave all groups as they are. `asked` holds the load of each group, as far as known."""
+def _frozen(context: PassContext, reason: Reason, message: str, needs: Mapping[str, Load]) -> Plan:
+    """Leave all groups as they are. `needs` holds the load of each group, as far as known."""
     heed_nodes = context.policy.disruption.node_signals
     groups = []
     for group, _ in scaled_groups(context.observed, context.policy):
@@ -168,7 +168,7 @@ def _frozen(context: PassContext, reason: Reason, message: str, asked: Mapping[s
             GroupPlan(
                 group=group.name,
                 serving=serving,
-                wanted=asked[group.name].wanted if asked else 0,
+                wanted=needs[group.name].wanted if needs else 0,
                 desired=serving,
                 reason=reason,
                 message=message,

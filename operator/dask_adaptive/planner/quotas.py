@@ -62,7 +62,9 @@ class RecycleCandidate(NamedTuple):
     #: Quota used up: it takes no tasks, so delaying its replacement gains nothing.
     is_spent: bool = False
     rises: float = 0.0  # upper bound of the ratio's growth per second, without events
-    rest: tuple[RecycleCandidate, ...] = ()  # its other reasons, in case this one is not allowed
+    other_reasons: tuple[
+        RecycleCandidate, ...
+    ] = ()  # its other reasons, in case this one is not allowed
 
 
 #: Of one rule about one worker; None: it is not due.
@@ -88,7 +90,7 @@ Workers = Sequence[ObservedWorker]
 
 
 @dataclass(frozen=True, slots=True)
-class QuotaRule:
+class Rule:
     """
     One reason to replace a worker: its use of something reaches a limit.
 
@@ -114,52 +116,52 @@ class QuotaRule:
     soon: Callable[[QuotaContext], Number] | None = None
     lowest: Callable[[QuotaContext], float] | None = None
     marked: Callable[[Workers, QuotaContext], Workers] | None = None
-    judge: Callable[[QuotaRule, ObservedWorker, QuotaContext, float], Verdict] | None = None
+    judge: Callable[[Rule, ObservedWorker, QuotaContext, float], Verdict] | None = None
     quota: Quota | None = None
     shown: Callable[[ObservedWorker, QuotaContext, float], tuple[str, str]] = lambda *_: ("", "")
     part: Callable[[ObservedWorker, QuotaContext, float], float] | None = None
     is_urgent: bool = False
     is_manual: bool = False
 
-    def ratio(self, worker: ObservedWorker, at: QuotaContext, limit: float) -> float | None:
+    def ratio(self, worker: ObservedWorker, context: QuotaContext, limit: float) -> float | None:
         """Return the fraction of its limit that a worker has used, or None without a limit."""
         if limit == math.inf:
             return None
-        return self.part(worker, at, limit) if self.part else self.use(at)(worker) / limit
+        return self.part(worker, context, limit) if self.part else self.use(context)(worker) / limit
 
 
-def compared(rule: QuotaRule, worker: ObservedWorker, at: QuotaContext, limit: float) -> Verdict:
+def compared(rule: Rule, worker: ObservedWorker, context: QuotaContext, limit: float) -> Verdict:
     """Return why a worker is due by a rule that compares numbers, or None."""
-    use = rule.use(at)(worker)
+    use = rule.use(context)(worker)
     is_over = use >= limit
-    if not is_over and (rule.soon or rule.use)(at)(worker) < limit:
+    if not is_over and (rule.soon or rule.use)(context)(worker) < limit:
         return None
-    message = rule.message(worker, at, limit, is_over)
+    message = rule.message(worker, context, limit, is_over)
     return RecycleCandidate(
         worker.name, rule.reason, message, use / limit, is_over, rule.is_urgent, rule.is_manual
     )
 
 
-def near(rule: QuotaRule, workers: Workers, at: QuotaContext) -> Workers:
+def near(rule: Rule, workers: Workers, context: QuotaContext) -> Workers:
     """
     Return workers that may be due, and the one of the highest use, with a cheap check of many.
 
     Only they are judged. It may name too many, never too few.
     """
     if rule.marked is not None:
-        return rule.marked(workers, at)
-    if not workers or rule.limit(workers[0], at) == math.inf:
+        return rule.marked(workers, context)
+    if not workers or rule.limit(workers[0], context) == math.inf:
         return ()
-    use, soon = rule.use(at), (rule.soon or rule.use)(at)
-    line = rule.lowest(at) if rule.lowest else rule.limit(workers[0], at)
+    use, soon = rule.use(context), (rule.soon or rule.use)(context)
+    line = rule.lowest(context) if rule.lowest else rule.limit(workers[0], context)
     used = list(map(use, workers))
     most = max(used)
     first = workers[used.index(most)]
-    limit = rule.limit(first, at)
+    limit = rule.limit(first, context)
     if line < limit > most:  # with jitter another may be closer to a lower limit
         least = line * (most / limit)
         close = [w for w, u in zip(workers, used, strict=True) if u >= least]
-        first = max(close, key=lambda w: use(w) / rule.limit(w, at), default=first)
+        first = max(close, key=lambda w: use(w) / rule.limit(w, context), default=first)
     if rule.soon is None and most < line:
         return (first,)
     every = zip(workers, used, strict=True)
@@ -169,23 +171,23 @@ def near(rule: QuotaRule, workers: Workers, at: QuotaContext) -> Workers:
 # Tasks
 
 
-def _runs_soon(at: QuotaContext) -> Number:
-    paces, ready_s, over_s = at.past.pace, at.past.ready_s, paced_over_s(at.past)
-    is_exact = at.recycle.tasks.exact
+def _runs_soon(context: QuotaContext) -> Number:
+    paces, ready_s, over_s = context.past.pace, context.past.ready_s, paced_over_s(context.past)
+    is_exact = context.recycle.tasks.exact
 
     def runs(worker: ObservedWorker) -> float:
         seen_at, _, pace = paces.get(life_of(worker), _NO_PACE)
         # A short pause changes nothing. The end of a long one is unknown, and a replacement that
         # came too early would stand idle.
-        is_resting = not worker.process.processing and at.now - seen_at > over_s
+        is_resting = not worker.process.processing and context.now - seen_at > over_s
         more = (0.0 if is_resting else pace * ready_s) + is_exact * worker.process.processing
         return worker.use.runs + more
 
     return runs
 
 
-def _by_tasks(rule: QuotaRule, worker: ObservedWorker, at: QuotaContext, limit: float) -> Verdict:
-    found, is_spent = compared(rule, worker, at, limit), has_spent(worker, at.recycle)
+def _by_tasks(rule: Rule, worker: ObservedWorker, context: QuotaContext, limit: float) -> Verdict:
+    found, is_spent = compared(rule, worker, context, limit), has_spent(worker, context.recycle)
     if is_spent and worker.use.runs < limit < math.inf:
         # The rest of its quota is already assigned.
         message = worker.process.cordon.message if worker.process.cordon else ""
@@ -193,62 +195,62 @@ def _by_tasks(rule: QuotaRule, worker: ObservedWorker, at: QuotaContext, limit: 
     return found._replace(is_spent=True) if found and is_spent else found
 
 
-def _task_message(worker: ObservedWorker, at: QuotaContext, limit: float, is_over: bool) -> str:
-    source = _source("tasks", str(at.recycle.tasks.max), str(limit))
+def _task_text(worker: ObservedWorker, context: QuotaContext, limit: float, is_over: bool) -> str:
+    source = _source("tasks", str(context.recycle.tasks.max), str(limit))
     if is_over:
         return f"{worker.use.runs:,} tasks run ({source})"
     return f"will soon have run {limit:,} tasks ({source})"
 
 
-def _by_fitting(rule: QuotaRule, worker: ObservedWorker, at: QuotaContext, limit: float) -> Verdict:
+def _by_fitting(rule: Rule, worker: ObservedWorker, context: QuotaContext, limit: float) -> Verdict:
     """Judge by the tasks that still fit into a worker's remaining time."""
-    expected_s = at.expected_s
-    left_s = at.clocks.ends_in_s(worker) - at.margin_s(worker)
-    is_on = at.recycle.tasks.from_walltime and expected_s > 0
-    if not is_on or left_s >= at.past.ready_s + expected_s:
+    expected_s = context.expected_s
+    left_s = context.clocks.ends_in_s(worker) - context.margin_s(worker)
+    is_on = context.recycle.tasks.from_walltime and expected_s > 0
+    if not is_on or left_s >= context.past.ready_s + expected_s:
         return None
     message = "no other task fits before it ends (recycle.tasks.fromWalltime)"
     ratio = 2 * expected_s / (expected_s + max(left_s, 0.0))
     return RecycleCandidate(
         worker.name, rule.reason, message, ratio, left_s < expected_s,
-        is_spent=has_spent(worker, at.recycle), rises=2 / expected_s,
+        is_spent=has_spent(worker, context.recycle), rises=2 / expected_s,
     )  # fmt: skip
 
 
 # Time
 
 
-def _age_soon(at: QuotaContext) -> Number:
-    clocks, ready_s = at.clocks, at.past.ready_s
+def _age_soon(context: QuotaContext) -> Number:
+    clocks, ready_s = context.clocks, context.past.ready_s
     return lambda worker: clocks.pod_age_s(worker) + ready_s
 
 
-def _by_age(rule: QuotaRule, worker: ObservedWorker, at: QuotaContext, limit: float) -> Verdict:
-    found = compared(rule, worker, at, limit)
+def _by_age(rule: Rule, worker: ObservedWorker, context: QuotaContext, limit: float) -> Verdict:
+    found = compared(rule, worker, context, limit)
     return found and found._replace(rises=1 / limit)
 
 
-def _age_message(worker: ObservedWorker, at: QuotaContext, limit: float, is_over: bool) -> str:
+def _age_message(worker: ObservedWorker, context: QuotaContext, limit: float, is_over: bool) -> str:
     own = format_duration(limit)
-    source = _source("lifetime", format_duration(at.recycle.lifetime.max_s), own)
+    source = _source("lifetime", format_duration(context.recycle.lifetime.max_s), own)
     return f"{'is' if is_over else 'will soon be'} older than {own} ({source})"
 
 
-def _age_shown(worker: ObservedWorker, at: QuotaContext, limit: float) -> tuple[str, str]:
-    return f"{format_duration(at.clocks.pod_age_s(worker))} old", format_duration(limit)
+def _age_shown(worker: ObservedWorker, context: QuotaContext, limit: float) -> tuple[str, str]:
+    return f"{format_duration(context.clocks.pod_age_s(worker))} old", format_duration(limit)
 
 
-def _by_end(rule: QuotaRule, worker: ObservedWorker, at: QuotaContext, limit: float) -> Verdict:
+def _by_end(rule: Rule, worker: ObservedWorker, context: QuotaContext, limit: float) -> Verdict:
     """Judge by an end set elsewhere: the pod's deadline, an annotation, Dask's --lifetime."""
-    margin_s, ready_s = at.margin_s(worker), at.past.ready_s
-    left_s, ratio = at.clocks.ends_in_s(worker) - margin_s, 1.0
+    margin_s, ready_s = context.margin_s(worker), context.past.ready_s
+    left_s, ratio = context.clocks.ends_in_s(worker) - margin_s, 1.0
     is_ending = left_s <= 0
     if is_ending:
         message = f"it ends in less than {format_duration(margin_s)} (recycle.lifetime.margin)"
         ratio = 1 - left_s
     elif worker.process.too_short:
         message = "a task waits that it is not expected to finish before it ends"
-    elif left_s <= at.expected_s + ready_s:
+    elif left_s <= context.expected_s + ready_s:
         # By then the last fitting task is done, and the replacement must be there.
         message = "it ends soon, and has no time for any task that waits or runs"
         ratio = ready_s / (ready_s + left_s)
@@ -270,15 +272,15 @@ def ending(workers: Workers, *, or_too_short: bool = False) -> Workers:
     ]
 
 
-def _part_of_life(worker: ObservedWorker, at: QuotaContext, margin_s: float) -> float:
+def _part_of_life(worker: ObservedWorker, context: QuotaContext, margin_s: float) -> float:
     """Return the fraction of its life that a worker has behind it, up to its margin."""
-    left_s = max(0.0, at.clocks.ends_in_s(worker) - margin_s)
-    age_s = at.clocks.pod_age_s(worker)
+    left_s = max(0.0, context.clocks.ends_in_s(worker) - margin_s)
+    age_s = context.clocks.pod_age_s(worker)
     return age_s / (age_s + left_s) if left_s else 1.0
 
 
-def _end_shown(worker: ObservedWorker, at: QuotaContext, margin_s: float) -> tuple[str, str]:
-    left = format_duration(max(0.0, at.clocks.ends_in_s(worker)))
+def _end_shown(worker: ObservedWorker, context: QuotaContext, margin_s: float) -> tuple[str, str]:
+    left = format_duration(max(0.0, context.clocks.ends_in_s(worker)))
     return f"ends in {left}", f"{format_duration(margin_s)} before its end"
 
 
@@ -286,24 +288,26 @@ def _end_shown(worker: ObservedWorker, at: QuotaContext, margin_s: float) -> tup
 
 
 def _by_soft_memory(
-    rule: QuotaRule, worker: ObservedWorker, at: QuotaContext, limit: float
+    rule: Rule, worker: ObservedWorker, context: QuotaContext, limit: float
 ) -> Verdict:
     """Judge memory that has been above the soft limit for long; the past knows since when."""
-    found, for_s = compared(rule, worker, at, limit), at.recycle.memory.for_s
-    left_s = at.past.above_since.get(life_of(worker), at.now) + for_s - at.now
-    if found is None or left_s > at.past.ready_s:
+    found, for_s = compared(rule, worker, context, limit), context.recycle.memory.for_s
+    left_s = context.past.above_since.get(life_of(worker), context.now) + for_s - context.now
+    if found is None or left_s > context.past.ready_s:
         return None
-    return found._replace(message=rule.message(worker, at, limit, left_s <= 0), is_over=left_s <= 0)
+    return found._replace(
+        message=rule.message(worker, context, limit, left_s <= 0), is_over=left_s <= 0
+    )
 
 
-def _soft_message(_: ObservedWorker, at: QuotaContext, limit: float, is_over: bool) -> str:
-    since = f"for over {format_duration(at.recycle.memory.for_s)}" if is_over else "for long"
+def _soft_message(_: ObservedWorker, context: QuotaContext, limit: float, is_over: bool) -> str:
+    since = f"for over {format_duration(context.recycle.memory.for_s)}" if is_over else "for long"
     line = f"{limit:.0%} of the limit"
     return f"unmanaged memory has been above {line} {since} (recycle.memory.soft)"
 
 
-def _soft_shown(worker: ObservedWorker, at: QuotaContext, limit: float) -> tuple[str, str]:
-    for_s = format_duration(at.recycle.memory.for_s)
+def _soft_shown(worker: ObservedWorker, context: QuotaContext, limit: float) -> tuple[str, str]:
+    for_s = format_duration(context.recycle.memory.for_s)
     return f"unmanaged {worker.use.unmanaged:.0%}", f"soft {limit:.0%} for {for_s}"
 
 
@@ -314,23 +318,23 @@ def _hard_message(worker: ObservedWorker, _: QuotaContext, limit: float, __: boo
 
 
 def _by_failures(
-    rule: QuotaRule, worker: ObservedWorker, at: QuotaContext, limit: float
+    rule: Rule, worker: ObservedWorker, context: QuotaContext, limit: float
 ) -> Verdict:
-    found, cordon = compared(rule, worker, at, limit), worker.process.cordon
-    is_stopped = cordon is not None and cordon.quota is Quota.FAILURES
-    if found is None and cordon and is_stopped and limit < math.inf:
+    found, cordon = compared(rule, worker, context, limit), worker.process.cordon
+    is_cordoned = cordon is not None and cordon.quota is Quota.FAILURES
+    if found is None and cordon and is_cordoned and limit < math.inf:
         # The failure that caused the cordon has left the window.
         return RecycleCandidate(worker.name, rule.reason, cordon.message)
     return found
 
 
-def _failed_message(worker: ObservedWorker, at: QuotaContext, limit: float, _: bool) -> str:
-    within = format_duration(at.recycle.failures.window_s)
+def _failed_message(worker: ObservedWorker, context: QuotaContext, limit: float, _: bool) -> str:
+    within = format_duration(context.recycle.failures.window_s)
     return f"{worker.use.failures:,} runs failed within {within} (recycle.failures.max {limit})"
 
 
-def _failed_shown(worker: ObservedWorker, at: QuotaContext, limit: float) -> tuple[str, str]:
-    within = format_duration(at.recycle.failures.window_s)
+def _failed_shown(worker: ObservedWorker, context: QuotaContext, limit: float) -> tuple[str, str]:
+    within = format_duration(context.recycle.failures.window_s)
     return f"{worker.use.failures:,} runs failed", f"{limit:,} within {within}"
 
 
@@ -339,64 +343,64 @@ def _pattern_message(worker: ObservedWorker, *_: object) -> str:
     return f'a task failed with "{text}" (recycle.failures.patterns)'
 
 
-def _pattern_shown(worker: ObservedWorker, at: QuotaContext, _: float) -> tuple[str, str]:
-    found, patterns = "one" if worker.use.match else "none", len(at.recycle.failures.patterns)
+def _pattern_shown(worker: ObservedWorker, context: QuotaContext, _: float) -> tuple[str, str]:
+    found, patterns = "one" if worker.use.match else "none", len(context.recycle.failures.patterns)
     return f"{found} was found", f"any of {patterns} patterns"
 
 
 RULES = (
-    QuotaRule(
+    Rule(
         Reason.TASK_QUOTA, quota=Quota.TASKS, use=lambda _: attrgetter("process.use.runs"),
-        soon=_runs_soon, limit=lambda w, at: own_tasks(w, at.recycle.tasks) or math.inf,
-        lowest=lambda at: at.recycle.tasks.max * (1 - at.recycle.tasks.jitter),
-        judge=_by_tasks, message=_task_message,
-        shown=lambda w, at, limit: (f"{w.use.runs:,} tasks run", f"{limit:,}"),
+        soon=_runs_soon, limit=lambda w, c: own_tasks(w, c.recycle.tasks) or math.inf,
+        lowest=lambda c: c.recycle.tasks.max * (1 - c.recycle.tasks.jitter),
+        judge=_by_tasks, message=_task_text,
+        shown=lambda w, c, limit: (f"{w.use.runs:,} tasks run", f"{limit:,}"),
     ),
-    QuotaRule(
+    Rule(
         Reason.TASK_QUOTA, judge=_by_fitting,
-        marked=lambda ws, at: ending(ws) if at.recycle.tasks.from_walltime else (),
-        limit=lambda w, at: 1.0 if at.recycle.tasks.from_walltime else math.inf,
+        marked=lambda ws, c: ending(ws) if c.recycle.tasks.from_walltime else (),
+        limit=lambda w, c: 1.0 if c.recycle.tasks.from_walltime else math.inf,
     ),
-    QuotaRule(
-        Reason.LIFETIME, quota=Quota.LIFETIME, use=lambda at: at.clocks.pod_age_s, soon=_age_soon,
-        limit=lambda w, at: own_lifetime_s(w, at.recycle.lifetime),
-        lowest=lambda at: at.recycle.lifetime.max_s * (1 - at.recycle.lifetime.jitter),
+    Rule(
+        Reason.LIFETIME, quota=Quota.LIFETIME, use=lambda c: c.clocks.pod_age_s, soon=_age_soon,
+        limit=lambda w, c: own_lifetime_s(w, c.recycle.lifetime),
+        lowest=lambda c: c.recycle.lifetime.max_s * (1 - c.recycle.lifetime.jitter),
         judge=_by_age, message=_age_message, shown=_age_shown,
     ),
-    QuotaRule(
-        Reason.LIFETIME, quota=Quota.LIFETIME, marked=lambda ws, at: ending(ws, or_too_short=True),
-        limit=lambda w, at: at.margin_s(w) if w.has_end else math.inf,
+    Rule(
+        Reason.LIFETIME, quota=Quota.LIFETIME, marked=lambda ws, c: ending(ws, or_too_short=True),
+        limit=lambda w, c: c.margin_s(w) if w.has_end else math.inf,
         judge=_by_end, part=_part_of_life, shown=_end_shown,
     ),
-    QuotaRule(
+    Rule(
         Reason.MEMORY_SOFT, quota=Quota.MEMORY, use=lambda _: attrgetter("process.use.unmanaged"),
-        limit=lambda w, at: at.recycle.memory.soft,
+        limit=lambda w, c: c.recycle.memory.soft,
         judge=_by_soft_memory, message=_soft_message, shown=_soft_shown,
     ),
-    QuotaRule(
+    Rule(
         Reason.MEMORY_HARD, quota=Quota.MEMORY, use=lambda _: attrgetter("process.use.process"),
-        limit=lambda w, at: at.recycle.memory.hard, message=_hard_message, is_urgent=True,
-        shown=lambda w, at, limit: (f"process {w.use.process:.0%}", f"hard {limit:.0%}"),
+        limit=lambda w, c: c.recycle.memory.hard, message=_hard_message, is_urgent=True,
+        shown=lambda w, c, limit: (f"process {w.use.process:.0%}", f"hard {limit:.0%}"),
     ),
-    QuotaRule(
+    Rule(
         Reason.FAILURES, quota=Quota.FAILURES, use=lambda _: lambda w: float(bool(w.use.match)),
-        limit=lambda w, at: 1.0 if at.recycle.failures.patterns else math.inf,
+        limit=lambda w, c: 1.0 if c.recycle.failures.patterns else math.inf,
         judge=_by_failures, message=_pattern_message, shown=_pattern_shown,
     ),
-    QuotaRule(
+    Rule(
         Reason.FAILURES, quota=Quota.FAILURES, use=lambda _: attrgetter("process.use.failures"),
-        limit=lambda w, at: at.recycle.failures.max or math.inf,
+        limit=lambda w, c: c.recycle.failures.max or math.inf,
         judge=_by_failures, message=_failed_message, shown=_failed_shown,
     ),
-    QuotaRule(
+    Rule(
         Reason.RECYCLE_REQUESTED, is_manual=True,
-        marked=lambda ws, at: [w for w in ws if w.platform.recycle_request],
-        limit=lambda w, at: 1.0 if w.platform.recycle_request else math.inf,
+        marked=lambda ws, c: [w for w in ws if w.platform.recycle_request],
+        limit=lambda w, c: 1.0 if w.platform.recycle_request else math.inf,
         message=lambda w, *_: f"its replacement was requested: {w.platform.recycle_request}",
     ),
-    QuotaRule(
-        Reason.DRIFTED, marked=lambda ws, at: [w for w in ws if w.platform.drift], is_manual=True,
-        limit=lambda w, at: 1.0 if w.platform.drift and at.recycle.drift else math.inf,
+    Rule(
+        Reason.DRIFTED, marked=lambda ws, c: [w for w in ws if w.platform.drift], is_manual=True,
+        limit=lambda w, c: 1.0 if w.platform.drift and c.recycle.drift else math.inf,
         message=lambda w, *_: f"differs from its worker group: {w.platform.drift}",
     ),
 )  # fmt: skip
@@ -420,21 +424,19 @@ def assess(context: PassContext, group: ObservedGroup) -> Assessment:
     workers = [w for w in group.workers if w.dask_names and not isinstance(w.lifecycle, Deleting)]
     recycle = context.policy.recycle_of(group.name)
     expected_s = context.observed.scheduler.expected_s
-    at = QuotaContext(recycle, context.past.recycle, context.now, context.clocks, expected_s)
+    inputs = QuotaContext(recycle, context.past.recycle, context.now, context.clocks, expected_s)
     found: list[RecycleCandidate] = []
-    uses: dict[Quota, list[tuple[float, str]]] = defaultdict(
-        list
-    )  # sorted: the first is the highest
+    uses: dict[Quota, list[tuple[float, str]]] = defaultdict(list)
     # These may be due regardless of use.
     cordoned = [w for w in workers if w.process.cordon is not None]
     free = [w for w in workers if w.process.cordon is None] if cordoned else workers
     for rule in RULES:
         judge = rule.judge or compared
-        for worker in (*near(rule, free, at), *cordoned):
-            limit = rule.limit(worker, at)
-            if candidate := judge(rule, worker, at, limit):
+        for worker in (*near(rule, free, inputs), *cordoned):
+            limit = rule.limit(worker, inputs)
+            if candidate := judge(rule, worker, inputs, limit):
                 found.append(candidate)
-            if rule.quota and (ratio := rule.ratio(worker, at, limit)) is not None:
+            if rule.quota and (ratio := rule.ratio(worker, inputs, limit)) is not None:
                 uses[rule.quota].append((-ratio, worker.name))
     highest = ((quota, *min(uses[quota])) for quota in Quota if uses[quota])
     return Assessment(
@@ -467,7 +469,7 @@ def _first_of(found: Sequence[RecycleCandidate]) -> RecycleCandidate:
         key=lambda c: (not c.is_over, not c.is_urgent, not c.is_manual, _rank(c), -c.ratio,
                        c.reason.value),
     )  # fmt: skip
-    return ordered[0]._replace(rest=tuple(ordered[1:]))
+    return ordered[0]._replace(other_reasons=tuple(ordered[1:]))
 
 
 def _rank(candidate: RecycleCandidate) -> int:
@@ -489,12 +491,12 @@ class QuotaLine:
 
 def quota_lines(worker: ObservedWorker, recycle: Recycle, clocks: Clocks) -> tuple[QuotaLine, ...]:
     """Return every quota that applies to a worker."""
-    at = QuotaContext(recycle, clocks=clocks)
+    inputs = QuotaContext(recycle, clocks=clocks)
     lines = []
     for rule in RULES:
-        limit = rule.limit(worker, at)
-        if rule.quota and (ratio := rule.ratio(worker, at, limit)) is not None:
-            lines.append(QuotaLine(rule.quota, *rule.shown(worker, at, limit), ratio))
+        limit = rule.limit(worker, inputs)
+        if rule.quota and (ratio := rule.ratio(worker, inputs, limit)) is not None:
+            lines.append(QuotaLine(rule.quota, *rule.shown(worker, inputs, limit), ratio))
     return tuple(lines)
 
 
@@ -504,9 +506,9 @@ def still_applies(worker: ObservedWorker, recycle: Recycle) -> bool:
 
     Its use of the quota does not count: memory falls, and failures are forgotten, as it drains.
     """
-    at = QuotaContext(recycle)
+    inputs = QuotaContext(recycle)
     mine = (rule for rule in RULES if rule.reason is worker.retires_for)
-    return any(rule.limit(worker, at) < math.inf for rule in mine)
+    return any(rule.limit(worker, inputs) < math.inf for rule in mine)
 
 
 def paced_over_s(past: RecyclePast) -> float:
@@ -520,8 +522,8 @@ def paced_over_s(past: RecyclePast) -> float:
 
 def _source(name: str, maximum: str, own: str) -> str:
     """Name the field that sets a limit."""
-    said = f"recycle.{name}.max {maximum}"
-    return said if own == maximum else f"{said}, less its jitter: {own}"
+    source = f"recycle.{name}.max {maximum}"
+    return source if own == maximum else f"{source}, less its jitter: {own}"
 
 
 def life_of(worker: ObservedWorker) -> str:

@@ -26,7 +26,13 @@ from dask_adaptive.model.recycle import Recycle, Replacing, StrategyType
 from dask_adaptive.model.windows import is_open
 from dask_adaptive.planner.context import PassContext
 from dask_adaptive.planner.groups import GroupWorkers, set_apart, sort_workers
-from dask_adaptive.planner.leave import Objection, claims, ranked_pending, refused_lately
+from dask_adaptive.planner.leave import (
+    WITH_ACTORS,
+    Objection,
+    pinned,
+    ranked_pending,
+    refused_lately,
+)
 from dask_adaptive.planner.quotas import (
     Assessment,
     RecycleCandidate,
@@ -519,7 +525,7 @@ def first_allowed(
     first = _objection(worker, candidate, at)
     if first is None:
         return candidate
-    others = (c for c in candidate.rest if c.is_over == candidate.is_over)
+    others = (c for c in candidate.other_reasons if c.is_over == candidate.is_over)
     return next((c for c in others if _objection(worker, c, at) is None), first)
 
 
@@ -534,13 +540,13 @@ def _objection(
         # Its Deployment would have to be deleted, and upstream made to create another by two
         # changes of `replicas`: an operator that dies in between leaves a smaller group.
         return Reason.DRIFTED, f"{message}; only the default group is rolled out automatically"
-    if worker.is_pinned and not (
+    if (held := pinned(worker)) and not (
         beats_pins(candidate, at.recycle)
         and all(p.source != "shuffle" for p in worker.process.pins)
     ):
-        return Reason.PINNED, f"{message}; pinned by {', '.join(sorted(claims(worker)))}"
+        return held[0], f"{message}; {held[1]}"
     if worker.process.actors:
-        return Reason.HOLDS_ACTORS, f"{message}; holds actors, which cannot be moved"
+        return WITH_ACTORS[0], f"{message}; {WITH_ACTORS[1]}"
     # Windows, minAge and back-offs keep workers in service; a spent one is not in service.
     return None if candidate.is_spent else _untimely(worker, candidate, at)
 

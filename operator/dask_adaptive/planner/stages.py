@@ -70,11 +70,11 @@ class Draft:
         return self.at(self.floor) if is_below else self
 
 
-def drafts_of(context: PassContext, asked: Mapping[str, Load]) -> tuple[Draft, ...]:
+def drafts_of(context: PassContext, needs: Mapping[str, Load]) -> tuple[Draft, ...]:
     """Take each group's load through all stages; the same input gives the same numbers."""
     drafts = []
     for group, bounds in scaled_groups(context.observed, context.policy):
-        draft = _loaded(context, group, bounds, asked[group.name])
+        draft = _loaded(context, group, bounds, needs[group.name])
         for stage in (_floored, _damped, _bounded, _capped):
             draft = stage(draft, context)
         drafts.append(draft)
@@ -263,12 +263,12 @@ def limited_by(draft: Draft, *, is_at_rest: bool) -> Step | None:
 def why_more(draft: Draft, workers: GroupWorkers) -> tuple[Reason, str]:
     """Return reason and message of a rise: the first stage that needs so many workers."""
     there = f"{draft.wanted} wanted, {workers.serving} there: {counted(draft.number, 'worker')}"
-    asks = next(s for s in draft.steps if s.replicas >= draft.number)
-    if asks.reason in _USUAL:
+    step = next(s for s in draft.steps if s.replicas >= draft.number)
+    if step.reason in _USUAL:
         return Reason.LOAD_INCREASED, joined(there, draft.load.assumption)
-    if asks.reason is Reason.TOO_FEW_REPLICAS:
-        return asks.reason, there
-    return asks.reason, f"{asks.message}: {counted(draft.number, 'worker')}, now {workers.serving}"
+    if step.reason is Reason.TOO_FEW_REPLICAS:
+        return step.reason, there
+    return step.reason, f"{step.message}: {counted(draft.number, 'worker')}, now {workers.serving}"
 
 
 def why_at_rest(draft: Draft, workers: GroupWorkers, limited: Step | None) -> tuple[Reason, str]:

@@ -20,7 +20,7 @@ from dask_adaptive.loop.ports import Event, EventType
 from dask_adaptive.loop.words import worker_state
 from dask_adaptive.model.amounts import format_duration
 from dask_adaptive.model.observed import Clocks, ObservedWorker
-from dask_adaptive.planner.leave import claims
+from dask_adaptive.planner.leave import pin_holders
 from dask_adaptive_lab.tally import Tally
 
 _COLOURS = {
@@ -150,7 +150,7 @@ def _cells(worker: ObservedWorker, clocks: Clocks) -> tuple[str | Text, ...]:
         "█" * min(tasks, 8) + f" {tasks}" if tasks else "",
         format_duration(clocks.idle_s(worker)) if worker.idle_since < math.inf else "",
         f"{worker.process.sole_bytes / 1e6:.1f} MB" if worker.process.sole_bytes >= 1e5 else "",
-        Text(_HASH.sub(r"\1…", ", ".join(sorted(claims(worker)))), style="yellow"),
+        Text(_HASH.sub(r"\1…", ", ".join(sorted(pin_holders(worker)))), style="yellow"),
     )
 
 

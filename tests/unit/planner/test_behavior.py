@@ -46,7 +46,7 @@ def pasts(draw: st.DrawFn) -> GroupPast:
         recommendations=tuple(Recommendation(NOW - age, draw(numbers)) for age in ages),
         changes=tuple(Change(NOW - age, n) for age, n in sorted(changes, reverse=True)),
         desired=draw(st.none() | numbers),
-        asked=draw(st.none() | numbers),
+        requested=draw(st.none() | numbers),
         up_at=draw(st.none() | st.floats(NOW - 100, NOW)),
     )
 
@@ -193,7 +193,7 @@ def down(window_s: float | None = 0.0, **rules: Any) -> Behavior:
 DELAYED = Behavior(scale_down=ScaleDown(0.0, delay_after_scale_up_s=120.0))
 ONE_A_MINUTE = (RatePolicy(RateType.PODS, 1, 60.0),)
 SLOW = Behavior(ScaleUp(policies=ONE_A_MINUTE))
-DIED = GroupPast(desired=8, asked=8)
+DIED = GroupPast(desired=8, requested=8)
 NEWEST = Recommendation(NOW - 1, 2)
 
 
@@ -238,7 +238,7 @@ NEWEST = Recommendation(NOW - 1, 2)
         DIED, 0.0, 8, None),
     the_dead_are_replaced_though_within_tolerance=(8, Behavior(ScaleUp(tolerance=1.0)), DIED, 0.0,
         8, None),
-    what_was_never_got_is_not_owed=(9, SLOW, GroupPast(desired=8, asked=5), 0.0, 6,
+    what_was_never_got_is_not_owed=(9, SLOW, GroupPast(desired=8, requested=5), 0.0, 6,
         Reason.SCALE_UP_LIMITED),
     and_what_is_near_to_that_is_tolerated=(10, Behavior(ScaleUp(tolerance=0.5)), DIED, 0.0, 8,
         Reason.WITHIN_TOLERANCE),
@@ -271,7 +271,7 @@ BOTH_UP, BOTH_DOWN = (f"behavior.scale{way} 2 1m 50% 1m" for way in ("Up", "Down
     "wanted, current, behavior, past, expected",
     nothing_to_do=(3, 3, Behavior(), {}, None),
     no_step_is_not_small=(4, 4, Behavior(ScaleUp(**NEAR), ScaleDown(0.0, **NEAR)), {}, None),
-    none_are_needed_still=(9, 0, Behavior(ScaleUp(**RATES)), {"asked": 5},
+    none_are_needed_still=(9, 0, Behavior(ScaleUp(**RATES)), {"requested": 5},
         ("rate", 2, Reason.SCALE_UP_LIMITED, f"9 2 {BOTH_UP}")),
     none_have_been=(9, 0, Behavior(ScaleUp(**RATES)), {"desired": 5},
         ("rate", 2, Reason.SCALE_UP_LIMITED, f"9 2 {BOTH_UP}")),

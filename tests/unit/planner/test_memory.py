@@ -45,7 +45,7 @@ RATED = dataclasses.replace(
 BLOCKED = Blocked(NOW + 60, Reason.UNSCHEDULABLE, "no machine")
 KNOWN = GroupPast(
     recommendations=(Recommendation(NOW - 6, 4), Recommendation(NOW - 5, 2)),
-    changes=(Change(NOW - 50, 2),), gap=(2, 2), gap_since=NOW - 40, desired=2, asked=2,
+    changes=(Change(NOW - 50, 2),), gap=(2, 2), gap_since=NOW - 40, desired=2, requested=2,
     up_at=NOW - 50, arrival_s=20.0, starts=(20.0,), blocked=BLOCKED, since=NOW - 100,
 )  # fmt: skip
 TWO = (busy("a"), busy("b"))
@@ -188,7 +188,8 @@ def test_of_a_scheduler_that_began_anew_all_is_kept_but_the_load() -> None:
         "counted": {"a": "pod"},
     }  # fmt: skip
     past = Past(
-        session="s", since=1.0, groups={GROUP: KNOWN}, deleted=frozenset("x"), told=frozenset("y"),
+        session="s", since=1.0, groups={GROUP: KNOWN}, deleted=frozenset("x"),
+        announced=frozenset("y"),
         refusals={"a": Refusal(NOW + 9, Reason.PINNED, "")}, floors={GROUP: 1},
         recycle=dataclasses.replace(recycle, pace={"uid-a": (1.0, 1, 1.0)}), **kept,
     )  # fmt: skip

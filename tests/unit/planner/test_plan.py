@@ -132,7 +132,7 @@ def test_ends_of_pods_are_told(ending: dict[str, Any], expected: list[str], mode
         terminating=(dataclasses.replace(told, **ending),),
     )
 
-    past = dataclasses.replace(PAST, told=frozenset({"tcp://told"}))
+    past = dataclasses.replace(PAST, announced=frozenset({"tcp://told"}))
     actions = [short(a) for a in decide(world, past, mode=mode).actions]
     assert expected == [a for a in actions if a.startswith("leave")]
 
