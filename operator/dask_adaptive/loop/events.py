@@ -8,9 +8,9 @@ from dask_adaptive.loop import status as st
 from dask_adaptive.loop.join import named
 from dask_adaptive.loop.ports import Event, EventType
 from dask_adaptive.loop.status import Condition, Status
-from dask_adaptive.loop.words import about, doing, undone
+from dask_adaptive.loop.words import about, doing
 from dask_adaptive.model.observed import ObservedCluster
-from dask_adaptive.model.plan import Outcome, Plan, SetPin
+from dask_adaptive.model.plan import Leave, Outcome, Plan, SetPin
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import RecyclePast
 
@@ -43,9 +43,12 @@ def events_of_outcomes(outcomes: Sequence[Outcome]) -> Iterator[Event]:
             continue  # `events_of_aborts` reports it, with or without such an action
         elif outcome.done:
             yield Event(kind, reason, action.message, worker, doing=doing(action))
+        elif reason is Reason.ACTION_FAILED:
+            text = f"failed: {message}"
+            yield Event(EventType.WARNING, reason, text, worker, doing=doing(action))
         else:
-            kind = EventType.WARNING if reason is Reason.ACTION_FAILED else kind
-            yield Event(kind, reason, message, worker, doing=undone(outcome))
+            is_kept = worker and not isinstance(action, Leave)
+            yield Event(kind, reason, message, worker, doing="Keeping" if is_kept else "")
 
 
 def events_of_notes(observed: ObservedCluster) -> Iterator[Event]:

@@ -12,23 +12,23 @@ from collections.abc import Iterable, Mapping
 from dask_adaptive.loop.ports import Event
 from dask_adaptive.model.amounts import counted, joined, listed
 from dask_adaptive.model.observed import Closing, ObservedWorker, Serving
-from dask_adaptive.model.plan import Action, DeleteCluster, Leave, Outcome, SetReplicas
+from dask_adaptive.model.plan import Action, DeleteCluster, SetReplicas
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.planner.leave import pinned
 
 #: Workers that one event names.
 NAMED = 3
 
-#: Verbs of an action that is done, and of one that failed; the worker's name follows.
+#: Each action as a verb; names of workers follow.
 _VERBS = {
-    "Retire": ("Retiring", "retire"),
-    "Leave": ("Moving work off", "move work off"),
-    "Cancel": ("Keeping", "keep"),
-    "Delete": ("Deleting", "delete"),
-    "Restart": ("Restarting", "restart"),
-    "SetPin": ("", "pin"),  # the message says it
-    "Unpin": ("", "unpin"),
-    "DeleteCluster": ("Deleting the cluster", "delete the cluster"),
+    "Retire": "Retiring",
+    "Leave": "Moving work off",
+    "Cancel": "Keeping",
+    "Delete": "Deleting",
+    "Restart": "Restarting",
+    "SetPin": "Pinning",
+    "Unpin": "Unpinning",
+    "DeleteCluster": "Deleting the cluster",
 }
 
 
@@ -41,18 +41,7 @@ def doing(action: Action) -> str:
     """Return a verb such as "Retiring"; names of workers follow, then the reason."""
     if isinstance(action, SetReplicas):
         return f"Setting {action.group} to {counted(action.replicas, 'replica')}"
-    return _VERBS[type(action).__name__][0]
-
-
-def undone(outcome: Outcome) -> str:
-    """Return "Cannot retire" for a failure, "Keeping" for an objection of the scheduler."""
-    action = outcome.action
-    if outcome.reason is not Reason.ACTION_FAILED:
-        kept = "Keeping the cluster" if isinstance(action, DeleteCluster) else "Keeping"
-        return "" if isinstance(action, Leave) else kept
-    if isinstance(action, SetReplicas):
-        return f"Cannot set {action.group} to {counted(action.replicas, 'replica')}"
-    return f"Cannot {_VERBS[type(action).__name__][1]}"
+    return _VERBS[type(action).__name__]
 
 
 def sentence(events: Iterable[Event]) -> str:

@@ -301,5 +301,5 @@ def _sync(worker: ObservedWorker, context: PassContext) -> Iterator[SetPin | Unp
     if held is not None and is_as_long and held.reason == wish.reason:
         return
     reason = Reason.INVALID_ANNOTATION if wish.problem else Reason.PIN_CHANGED
-    message = wish.problem or f"pinned by annotation for {format_duration(ttl_s)}"
+    message = wish.problem or f"annotated for {format_duration(ttl_s)}"
     yield SetPin(worker.name, worker.dask_names, reason, message, ttl_s, wish.reason)
