@@ -5,7 +5,7 @@ from __future__ import annotations
 from distributed import Event
 
 from dask_adaptive.kube.api import KubeApi, Resource
-from support.e2e_cluster import LiveCluster, Start, workers_in
+from support.e2e_cluster import LiveCluster, Start, count_workers, workers_in
 from support.e2e_objects import adaptive_policy, autoscaler, worker_group
 from support.tasks import held, result
 
@@ -89,7 +89,7 @@ async def test_pods_that_find_no_room_cost_nothing_and_leave_first(
     for name in worked:
         await c.until_event("Underutilized", name)
     leaving = await c.events("NeverConnected", "Underutilized")
-    assert 12 <= len(workers_in(e for e in leaving if e["reason"] == "NeverConnected"))
+    assert 12 <= count_workers([e for e in leaving if e["reason"] == "NeverConnected"])
     assert worked == set(workers_in(e for e in leaving if e["reason"] == "Underutilized"))
 
 

@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from distributed import Client, Event
@@ -380,6 +380,12 @@ Start = Callable[..., Awaitable[LiveCluster]]
 
 
 def workers_in(events: Iterable[Json]) -> list[str]:
-    """The workers that events on a policy are about, which each part of a message begins with."""
+    """The workers that events on a policy name, at most three each, before the reason."""
     heads = [part.partition(":")[0] for e in events for part in e["message"].split("; ")]
-    return [name for head in heads for name in head.split(", ") if "-worker-" in name]
+    return [name for head in heads for name in re.findall(r"\S+-worker-\w+", head)]
+
+
+def count_workers(events: Sequence[Json]) -> int:
+    """How many workers events on a policy are about: those that they name, and how many more."""
+    more = (n for e in events for n in re.findall(r"and (\d+) more", e["message"]))
+    return len(workers_in(events)) + sum(map(int, more))
