@@ -108,7 +108,7 @@ class Disruption:
     #: serves all namespaces.
     node_signals: Annotated[bool, one_of({"Drain": True, "Ignore": False})] = True
     #: Whether the webhook annotates the pods of workers, as they are created, so that
-    #: cluster-autoscaler and Karpenter leave their nodes alone. What you set yourself stays.
+    #: cluster-autoscaler and Karpenter leave their nodes alone. Your own annotations stay.
     hints: bool = True
     #: How many workers of a group may be missing at the same time because they are replaced; if
     #: several budgets apply, the lowest holds. An empty list sets no limit. Default one of 25%.

@@ -262,7 +262,7 @@ class SchedulerSettings:
     #: What the scheduler listens on: tcp or tls. Default tls where a Secret is named (here or in
     #: the chart), else tcp.
     protocol: Annotated[str, _PROTOCOL] | None = None
-    #: What the operator shows to a scheduler that takes TLS only.
+    #: The operator's certificates for a scheduler that accepts only TLS.
     tls: SchedulerTls = SchedulerTls()
 
     def checks(self) -> Iterator[Check]:
