@@ -52,10 +52,7 @@ async def begun_anew(
         began = clock()
         try:
             return await run()
-        except (
-            Exception,
-            asyncio.CancelledError,
-        ) as exc:  # one part's error must not affect others
+        except (Exception, asyncio.CancelledError) as exc:  # other parts must go on
             if task is not None and task.cancelling():
                 raise
             if clock() - began > longest_s:

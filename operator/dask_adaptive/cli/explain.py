@@ -64,7 +64,7 @@ class Answer:
     """The explanation of one object."""
 
     about: str
-    answer_line: str  # in one line
+    summary: str  # in one line
     facts: Mapping[str, str]
     sections: tuple[Section, ...]
 
@@ -76,7 +76,7 @@ class Answer:
         }
         return {
             "about": self.about,
-            "answer": self.answer_line,
+            "answer": self.summary,
             "facts": dict(self.facts),
             **tables,
         }
@@ -84,7 +84,7 @@ class Answer:
     def lines(self) -> list[Cell]:
         """Render it for people."""
         facts = [f"  {name}: {fact}" for name, fact in self.facts.items()]
-        lines: list[Cell] = [Text(self.about, HEAD), f"  {self.answer_line}", *facts]
+        lines: list[Cell] = [Text(self.about, HEAD), f"  {self.summary}", *facts]
         for section in self.sections:
             if section.rows:
                 table = aligned(section.columns, section.rows, indent="  ")
@@ -225,10 +225,8 @@ def of_worker(name: str, live: Live, events: Sequence[Json], *, ends: bool) -> A
     worker = next((w for w in live.workers if w.name == name), None)
     if ends:
         row = status.worker(name)
-        answer_line = (
-            row.message if row else "its pod is being deleted, and nothing waits for its work"
-        )
-        stay = Stay(Reason.POD_ENDING.value, name, "Going", "", answer_line)
+        summary = row.message if row else "its pod is being deleted, and nothing waits for its work"
+        stay = Stay(Reason.POD_ENDING.value, name, "Going", "", summary)
     elif worker:
         stay = live.stay(worker)
     else:
@@ -263,8 +261,8 @@ def of_budget(budget: Json) -> Answer:
     ]  # fmt: skip
     columns = ("NAMESPACE", "CLUSTER", "GROUP", "HELD", "WANTED", "ALLOWED", "WAITING")
     name = "/".join(filter(None, (meta.get("namespace"), meta["name"])))
-    answer_line = ready or NOT_LOOKED
-    return Answer(f"AdaptiveBudget {name}", answer_line, facts, (Section("groups", columns, rows),))
+    summary = ready or NOT_LOOKED
+    return Answer(f"AdaptiveBudget {name}", summary, facts, (Section("groups", columns, rows),))
 
 
 def _stages(decision: Decision | None) -> Section:

@@ -244,13 +244,7 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, float]:
 def _from_literal(text: str) -> dict[str, float]:
     try:
         value = ast.literal_eval(text)
-    except (
-        ValueError,
-        TypeError,
-        SyntaxError,
-        MemoryError,
-        RecursionError,
-    ):  # everything that it may raise
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):  # all it may raise
         return {}
     return _numbers(value.items()) if isinstance(value, dict) else {}
 
@@ -270,7 +264,7 @@ def pod_waiting(pod: Mapping[str, Any]) -> str:
     status = pod.get("status") or {}
     phase = status.get("phase", "Pending")
     if phase in ("Failed", "Succeeded"):
-        return _with_message(status.get("reason") or phase, status.get("message"))
+        return _text(status.get("reason") or phase, status.get("message"))
     containers = [
         *(status.get("initContainerStatuses") or []),
         *(status.get("containerStatuses") or []),
@@ -281,13 +275,9 @@ def pod_waiting(pod: Mapping[str, Any]) -> str:
     if phase != "Pending":
         return ""
     if gates := gates_of(pod):
-        return _with_message("SchedulingGated", gates)
+        return _text("SchedulingGated", gates)
     found = _condition(pod, "PodScheduled", "False")
-    return (
-        _with_message(found.get("reason") or "Unschedulable", found.get("message"))
-        if found
-        else phase
-    )
+    return _text(found.get("reason") or "Unschedulable", found.get("message")) if found else phase
 
 
 def gates_of(pod: Mapping[str, Any]) -> str:
@@ -319,10 +309,10 @@ def _container_waiting(container: Mapping[str, Any]) -> str:
         message = waiting.get("message")
         if reason == "CrashLoopBackOff" and last:
             message = f"{last.get('reason', 'Error')}, exit code {last.get('exitCode')}"
-        return _with_message(reason, message)
+        return _text(reason, message)
     ended = state.get("terminated")
     if ended and ended.get("exitCode", 0) != 0:
-        return _with_message(ended.get("reason") or "Error", f"exit code {ended['exitCode']}")
+        return _text(ended.get("reason") or "Error", f"exit code {ended['exitCode']}")
     return ""
 
 
@@ -340,14 +330,10 @@ def deployment_refused(deployment: Mapping[str, Any]) -> str:
     The ReplicaSet controller goes on trying, less and less often.
     """
     found = _condition(deployment, "ReplicaFailure", "True")
-    return (
-        _with_message(found.get("reason") or "ReplicaFailure", found.get("message"))
-        if found
-        else ""
-    )
+    return _text(found.get("reason") or "ReplicaFailure", found.get("message")) if found else ""
 
 
-def _with_message(reason: str, message: str | None) -> str:
+def _text(reason: str, message: str | None) -> str:
     text = " ".join((message or "").split())
     if len(text) > _LONGEST:
         text = text[: _LONGEST - 1] + "…"

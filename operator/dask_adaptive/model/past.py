@@ -51,9 +51,7 @@ class GroupPast:
     changes: tuple[Change, ...] = ()  # as far back as any rate policy looks
     gap: tuple[int, ...] = (0, 0)  # `groups.gap_of` as last seen
     gap_since: float = 0.0  # when it was first seen
-    corrected_at: float | None = (
-        None  # when `replicas` was corrected, because requested workers did not come
-    )
+    corrected_at: float | None = None  # when `replicas` was corrected: no worker had come
     desired: int | None = None  # by the last plan that had a number
     requested: int | None = None  # most workers requested successfully since some were last let go
     up_at: float | None = None  # when more workers were last requested
