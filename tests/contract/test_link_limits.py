@@ -25,7 +25,7 @@ from support.agent_work import MAY_END, heard, held, until
 
 POLICY = Policy(ClusterRef("t"), 3)
 POD_ENDING = Reason.POD_ENDING
-EXACT = Limits({"a": Limit(runs=2)}, (Profile(exact=True),), stops=1)
+EXACT = Limits({"a": Limit(runs=2)}, (Profile(exact=True),), cordons=1)
 
 
 async def seen(link: Link, worker: str, **options: Any) -> SchedulerWorker:
@@ -54,7 +54,7 @@ changed = functools.partial(dataclasses.replace, EXACT)
     [
         pytest.param(EXACT, EXACT, 0, True, id="the-same"),
         pytest.param(EXACT, EXACT, 1e6, True, id="without-an-end-time-changes-nothing"),
-        pytest.param(EXACT, changed(stops=2), 0, False, id="stops"),
+        pytest.param(EXACT, changed(cordons=2), 0, False, id="stops"),
         pytest.param(EXACT, changed(profiles=(Profile(),)), 0, False, id="profiles"),
         pytest.param(EXACT, changed(workers={}), 0, False, id="lifted"),
         pytest.param(EXACT, changed(workers={"b": Limit(2)}), 0, False, id="another-worker"),
@@ -78,7 +78,7 @@ def test_limits_as_a_message() -> None:
     limits = Limits(
         {"a": Limit(7, 1.5, 1), "b": Limit(left_s=-2.0)},
         (Profile(), Profile(fresh_s=3600.0, failures=2, patterns=("CUDA",))),
-        stops=3,
+        cordons=3,
     )
     request = limit_request(limits)
 
@@ -98,14 +98,14 @@ async def test_limits_are_sent_when_they_differ_and_again_to_another_agent(
 ) -> None:
     await link.observe(POLICY)
     first = heard(s, wire.LIMIT)
-    for limits in (EXACT, EXACT, dataclasses.replace(EXACT, stops=0)):
+    for limits in (EXACT, EXACT, dataclasses.replace(EXACT, cordons=0)):
         await link.limit(limits)
     uninstall(s)
     install(s)
     await link.observe(POLICY)
     second = heard(s, wire.LIMIT)
     for _ in range(2):
-        await link.limit(dataclasses.replace(EXACT, stops=0))
+        await link.limit(dataclasses.replace(EXACT, cordons=0))
 
     assert [1, 0] == [request["stops"] for request in first]
     assert [0] == [request["stops"] for request in second]

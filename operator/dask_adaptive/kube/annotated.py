@@ -252,15 +252,15 @@ def steps(
         return [Remove(p.meta.name, p.meta.uid) for p in ours]
     seen = _Seen(
         cluster,
-        standing=[a for a in autoscalers if not a.meta.deleting],
+        autoscalers=[a for a in autoscalers if not a.meta.deleting],
         ours=ours,
         written=[p for p in mine if not p.managed],
     )
     try:
-        taken, problems = chosen(cluster, seen.standing, adopt), []
+        taken, problems = chosen(cluster, seen.autoscalers, adopt), []
     except InvalidPolicy as exc:
         # Leave it unchanged until it is fixed: a suspended one stays suspended.
-        taken = next((a for a in seen.standing if a.adopted_at is not None), None)
+        taken = next((a for a in seen.autoscalers if a.adopted_at is not None), None)
         problems = [Complain(str(exc))]
     changes = list(_policy_steps(seen, taken, controller))
     if not _is_served(seen, changes):
@@ -273,7 +273,7 @@ class _Seen:
     """One cluster and all objects about it that stay."""
 
     cluster: ClusterObject
-    standing: Sequence[AutoscalerObject]
+    autoscalers: Sequence[AutoscalerObject]
     ours: Sequence[PolicyObject]
     written: Sequence[PolicyObject]
 
@@ -317,7 +317,7 @@ def _is_served(seen: _Seen, changes: Sequence[Step]) -> bool:
 
 
 def _rests(seen: _Seen, taken: AutoscalerObject | None, *, now: float) -> Iterator[Step]:
-    for autoscaler in seen.standing:
+    for autoscaler in seen.autoscalers:
         if autoscaler is not taken:
             if autoscaler.adopted_at is not None:
                 yield Wake(autoscaler)
@@ -340,7 +340,7 @@ def _farewells(seen: _Seen, changes: Sequence[Step]) -> Iterator[Step]:
     """Report the release of an autoscaler that no longer exists."""
     removed = {step.uid for step in changes if isinstance(step, Remove)}
     adopted = [p for p in seen.ours if p.managed_by == BY_ADOPTION and p.meta.uid in removed]
-    if adopted and not seen.standing and not seen.written:
+    if adopted and not seen.autoscalers and not seen.written:
         message = (
             f"the DaskAutoscaler of DaskCluster {seen.cluster.meta.name} was deleted, and so is"
             " the policy made from it; nobody scales the cluster now"

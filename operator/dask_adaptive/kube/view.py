@@ -71,7 +71,7 @@ def view(
         return PlatformView(found=False)
     since = since or (lambda note: now if note.set_at is None else note.set_at)
     look.read(world, cluster, now, since, manual_max_s)
-    policies = world.standing(PolicyObject, key)
+    policies = world.existing(PolicyObject, key)
     return PlatformView(
         found=True,
         conflict=conflict(world, key, now=now),
@@ -89,7 +89,7 @@ def view(
     )
 
 
-def standing(pods: Iterable[PodObject]) -> list[PodObject]:
+def sort_pods(pods: Iterable[PodObject]) -> list[PodObject]:
     """Sort a worker's pods, the one that represents it first: it stays, and is the youngest."""
     return sorted(pods, key=lambda p: (p.meta.deleting, -p.meta.created_at, p.meta.name))
 
@@ -212,7 +212,7 @@ class ClusterLook:
 
     def worker(self, deployment: DeploymentObject) -> PlatformWorker:
         pods = self._pods_of.get(deployment.meta.name, [])
-        ranked = standing(pods) if len(pods) > 1 else pods  # all may be connected
+        ranked = sort_pods(pods) if len(pods) > 1 else pods  # all may be connected
         pod = ranked[0] if ranked else None
         wishes = self._wishes(deployment, pod)
         ends_at = min(wishes.expires_at, pod.deadline_at if pod else math.inf)
@@ -271,13 +271,13 @@ class ClusterLook:
 
 def conflict(world: World, key: ClusterKey, *, now: float) -> str:
     """Return the other autoscaler of the cluster, with a fix; empty if there is none."""
-    policies = world.standing(PolicyObject, key)
+    policies = world.existing(PolicyObject, key)
     if len(policies) > 1:
         return (
             f"AdaptivePolicies {', '.join(p.meta.name for p in policies)} are all for DaskCluster"
             f" {key.name}; nothing is changed until all but one are deleted"
         )
-    autoscalers = world.standing(AutoscalerObject, key)
+    autoscalers = world.existing(AutoscalerObject, key)
     for autoscaler in autoscalers:
         if not is_suspended(autoscaler, now):
             return _awake(autoscaler, key)
@@ -290,14 +290,14 @@ def conflict(world: World, key: ClusterKey, *, now: float) -> str:
 
 def adopted(world: World, key: ClusterKey, *, now: float) -> AutoscalerObject | None:
     """Return the suspended DaskAutoscaler that was adopted, if any."""
-    return next((a for a in world.standing(AutoscalerObject, key) if is_suspended(a, now)), None)
+    return next((a for a in world.existing(AutoscalerObject, key) if is_suspended(a, now)), None)
 
 
 def is_settling(world: World, key: ClusterKey, *, now: float) -> bool:
     """True if a policy was just made from a DaskAutoscaler that is not suspended yet."""
     return any(
-        p.managed_by == BY_ADOPTION and not p.status for p in world.standing(PolicyObject, key)
-    ) and any(not is_suspended(a, now) for a in world.standing(AutoscalerObject, key))
+        p.managed_by == BY_ADOPTION and not p.status for p in world.existing(PolicyObject, key)
+    ) and any(not is_suspended(a, now) for a in world.existing(AutoscalerObject, key))
 
 
 def _awake(autoscaler: AutoscalerObject, key: ClusterKey) -> str:

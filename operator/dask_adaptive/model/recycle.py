@@ -273,9 +273,9 @@ class Limits:
 
     workers: Mapping[str, Limit] = field(default_factory=dict)  # by Dask worker name
     profiles: tuple[Profile, ...] = ()
-    stops: int = 0
+    cordons: int = 0
     others: int | None = None  # profile of workers that are not named; None: they have no limit
-    group_stops: Mapping[str, int] = field(default_factory=dict)  # where there are several groups
+    group_cordons: Mapping[str, int] = field(default_factory=dict)  # where there are several groups
 
 
 @dataclass(frozen=True, slots=True)

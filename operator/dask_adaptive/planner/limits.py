@@ -68,11 +68,11 @@ def limits_for(context: PassContext, groups: Iterable[GroupRecycling], *, left: 
             limit = Limit(limit.runs, limit.left_s, number)
         for name in names:
             workers[name] = limit
-    stops = {limits.group.name: limits.stops for limits in of_groups}
+    cordons = {limits.group.name: limits.cordons for limits in of_groups}
     under_way = sum(len(limits.under_way) for limits in of_groups)
     others = None if newcomers is None else 0
-    most = min(sum(stops.values()), left + under_way)
-    return Limits(workers, tuple(profiles), most, others, stops if len(stops) > 1 else {})
+    most = min(sum(cordons.values()), left + under_way)
+    return Limits(workers, tuple(profiles), most, others, cordons if len(cordons) > 1 else {})
 
 
 def _newcomers(context: PassContext, of_groups: Iterable[_GroupLimits]) -> Profile | None:
@@ -120,7 +120,7 @@ class _GroupLimits:
         return self._profile if is_bounded else None
 
     @property
-    def stops(self) -> int:
+    def cordons(self) -> int:
         """
         How many workers may be cordoned at once, those included that are. Exact quotas are not
         held back by that. To be asked once `rows` have been read.
@@ -142,12 +142,12 @@ class _GroupLimits:
 
     def _of(self, worker: ObservedWorker) -> tuple[Limit, Profile]:
         clocks, least_s = self._at.clocks, self._recycle.min_age_s
-        may_stop = worker.name in self.under_way or (
+        may_cordon = worker.name in self.under_way or (
             worker.name not in self._at.aborted
             and (not least_s or clocks.pod_age_s(worker) >= least_s)
         )
-        runs_out = self._is_exact or (may_stop and self._may_runs)
-        profile = self._profile if may_stop else self._loose
+        runs_out = self._is_exact or (may_cordon and self._may_runs)
+        profile = self._profile if may_cordon else self._loose
         if not worker.has_end:
             runs = own_tasks(worker, self._recycle.tasks) if runs_out else 0
             limit = self._by_runs.get(runs) or self._by_runs.setdefault(runs, Limit(runs))
@@ -155,7 +155,7 @@ class _GroupLimits:
             limit = self._limit_by_end(worker)
             limit = limit if runs_out else replace(limit, runs=0)
         self._is_counted |= limit.runs > 0
-        is_watched = self._is_watched and may_stop
+        is_watched = self._is_watched and may_cordon
         return (limit, profile) if is_watched or limit != _NO_LIMIT else _UNBOUND
 
     def _limit_by_end(self, worker: ObservedWorker) -> Limit:

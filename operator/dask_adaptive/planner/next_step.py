@@ -51,22 +51,22 @@ def next_step(
     drained = delete_drained(workers)
     # Workers on terminating nodes leave in any case; their replacements are requested first.
     evacuated, held = drain_terminating_nodes(workers, context)
-    departures: tuple[Action, ...] = (*evacuated, *recycled.restart, *recycled.retire)
+    removals: tuple[Action, ...] = (*evacuated, *recycled.restart, *recycled.retire)
 
     if draft.number > workers.serving:
         change = scale_up(context, workers, draft.number, why_more(draft, workers))
         # Drained workers wait: upstream would recreate one that is deleted before it has acted on
         # the new number.
-        actions = (*recycled.back, *change.actions, *departures)
+        actions = (*recycled.back, *change.actions, *removals)
     elif draft.number < workers.serving:
         due = frozenset(d.worker for d in recycled.assessment.due if d.is_over)
         change = scale_down(context, workers, draft, due=due, leaving=leaving)
-        actions = (*recycled.back, *drained, *departures, *change.actions)
+        actions = (*recycled.back, *drained, *removals, *change.actions)
         actions = (*actions, *_settle(context, workers, actions))
     else:
         change = Adjustment(*why_at_rest(draft, workers, limited_by(draft, is_at_rest=True)))
         settle = _settle(context, workers, drained)
-        actions = (*recycled.back, *drained, *departures, *settle)
+        actions = (*recycled.back, *drained, *removals, *settle)
     reason, message = change.reason, change.message
     if actions and not change.actions and draft.number <= workers.serving:
         reason, message = actions[0].reason, actions[0].message

@@ -50,7 +50,7 @@ class Draft:
         return self.workers.name
 
     @property
-    def standing(self) -> int:
+    def available(self) -> int:
         """Existing and expected workers, and retiring ones that can be called back."""
         return self.there + len(self.workers.recallable)
 
@@ -174,7 +174,7 @@ def _limited(draft: Draft, number: int, maximum: int) -> Draft:
 
 def _paused(draft: Draft, context: PassContext) -> Draft:
     # No serving worker leaves while more are wanted, however few were desired last.
-    held = max(draft.standing, min(draft.number, draft.workers.serving))
+    held = max(draft.available, min(draft.number, draft.workers.serving))
     step = paused_step(draft.number, held, context.observed.pause)
     # A pause sets both the number and its floor.
     return draft if step is None else replace(draft.at(step), floor=step)
@@ -190,7 +190,7 @@ def _budgeted(draft: Draft, context: PassContext) -> Draft:
         return draft
     pause, most = context.observed.pause, allowance.workers
     if is_paused(pause) and pause.scale_in:
-        most = max(most, draft.standing)
+        most = max(most, draft.available)
     return draft.at_most(most, "budget", Reason.BUDGET_SHARED, allowance.message)
 
 

@@ -138,8 +138,8 @@ def limit_request(limits: Limits) -> dict[str, Any]:
         "left_ms": [_end_ms(limit.left_s) for limit in workers],
         "profile": [limit.profile for limit in workers],
         "profiles": [_profile(profile) for profile in limits.profiles],
-        "stops": limits.stops,
-        "group_stops": dict(limits.group_stops),
+        "stops": limits.cordons,
+        "group_stops": dict(limits.group_cordons),
         "others": -1 if limits.others is None else limits.others,
     }
 

@@ -251,7 +251,7 @@ class SimulatedCluster:
         self._limits = limits
         for worker in self.workers.values():
             worker.is_cordoned = worker.is_cordoned and self._is_spent(worker)
-        left = limits.stops - sum(w.is_cordoned for w in self.workers.values())
+        left = limits.cordons - sum(w.is_cordoned for w in self.workers.values())
         for worker in self.workers.values():
             is_exact = self._quota_of(worker)[1]
             if worker.serves and not worker.is_cordoned and self._is_spent(worker):

@@ -78,7 +78,7 @@ EVERYTHING = (20, 5, False, ("x",))
 
 
 @pytest.mark.parametrize(
-    ("one", "settings", "expected", "stops"),
+    ("one", "settings", "expected", "cordons"),
     [
         pytest.param(YOUNG, {"min_age_s": 59.0}, EVERYTHING, 1, id="just-old-enough"),
         pytest.param(YOUNG, {"min_age_s": 60.0}, None, 1, id="too-young"),
@@ -88,14 +88,14 @@ EVERYTHING = (20, 5, False, ("x",))
     ],
 )  # fmt: skip
 def test_what_a_worker_is_told(
-    one: ObservedWorker, settings: dict[str, Any], expected: Any, stops: int
+    one: ObservedWorker, settings: dict[str, Any], expected: Any, cordons: int
 ) -> None:
     own = {k: settings[k] for k in ("min_age_s", "strategy", "max_per_hour") if k in settings}
     rest = {name: settings[name] for name in ("past", "disruption") if name in settings}
     other = changed(B, **settings.get("b", {}))
     limits = told([one, other], dataclasses.replace(LOOSE, **own), **rest)
 
-    assert (expected, stops) == (row(limits, "a"), limits.stops)
+    assert (expected, cordons) == (row(limits, "a"), limits.cordons)
 
 
 @pytest.mark.parametrize(
@@ -206,6 +206,6 @@ def test_stops_are_those_of_all_groups_within_the_hour(
     past = RecyclePast(begun=(NOW - 9,) * begun)
     limits = told(workers[:2], rules, others=workers[2:], disruption=free, past=past)
 
-    assert expected == limits.stops
-    assert {"etl-default": 0, "more": 3} == limits.group_stops
+    assert expected == limits.cordons
+    assert {"etl-default": 0, "more": 3} == limits.group_cordons
     assert {"etl-default", "more"} == {one.group for one in limits.profiles}

@@ -221,7 +221,7 @@ def test_nothing_is_enforced_unless_the_mode_is_auto(mode: Mode) -> None:
     decided = decide(world, policy={"mode": mode})
 
     assert ["cancel a"] == actions(decided)
-    assert ({}, 0) == (decided.limits.workers, decided.limits.stops)
+    assert ({}, 0) == (decided.limits.workers, decided.limits.cordons)
     assert (frozenset(), {}) == (decided.waiting, decided.aborting)
 
 

@@ -285,7 +285,7 @@ class World:
             known = self._by_name[kind, key] = tuple(found[name] for name in sorted(found))
         return known or ()
 
-    def standing(self, kind: type[W], key: ClusterKey) -> list[W]:
+    def existing(self, kind: type[W], key: ClusterKey) -> list[W]:
         """Return the same, without objects that are being deleted."""
         return [one for one in self.of(kind, key) if not one.meta.deleting]
 
