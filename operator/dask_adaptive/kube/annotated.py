@@ -26,7 +26,7 @@ from dask_adaptive.kube.objects import (
     ClusterObject,
     PolicyObject,
 )
-from dask_adaptive.model.amounts import instant
+from dask_adaptive.model.amounts import instant, listed
 from dask_adaptive.model.policy import DEFAULT_CONTROLLER, InvalidPolicy, Mode, parse_policy
 from dask_adaptive.model.reason import Reason
 
@@ -81,7 +81,7 @@ def chosen(
     if not wished:
         return None
     if len(autoscalers) > 1:
-        names = ", ".join(a.meta.name for a in autoscalers)
+        names = listed([a.meta.name for a in autoscalers], 3)
         raise InvalidPolicy(
             f"DaskAutoscalers {names} are all for DaskCluster {cluster.meta.name};"
             " none is adopted until all but one are deleted"

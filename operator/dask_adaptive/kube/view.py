@@ -37,6 +37,7 @@ from dask_adaptive.kube.objects import (
 )
 from dask_adaptive.kube.resource_quotas import QuotaObject, room
 from dask_adaptive.kube.worker_pods import Shape, at_least
+from dask_adaptive.model.amounts import listed
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import (
     ManualPin,
@@ -274,7 +275,7 @@ def conflict(world: World, key: ClusterKey, *, now: float) -> str:
     policies = world.existing(PolicyObject, key)
     if len(policies) > 1:
         return (
-            f"AdaptivePolicies {', '.join(p.meta.name for p in policies)} are all for DaskCluster"
+            f"AdaptivePolicies {listed([p.meta.name for p in policies], 3)} are all for DaskCluster"
             f" {key.name}; nothing is changed until all but one are deleted"
         )
     autoscalers = world.existing(AutoscalerObject, key)

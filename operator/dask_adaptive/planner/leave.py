@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
-from dask_adaptive.model.amounts import format_duration
+from dask_adaptive.model.amounts import format_duration, listed
 from dask_adaptive.model.observed import (
     Clocks,
     Leaving,
@@ -40,6 +40,9 @@ class VetoContext:
 #: Why a worker stays: the word, and a sentence.
 Objection = tuple[Reason, str]
 
+#: Pins that one message names.
+NAMED = 3
+
 WITH_ACTORS = Reason.HOLDS_ACTORS, "holds actors, which cannot be moved"
 
 #: Returns why a worker must stay, or None if this rule has no objection.
@@ -49,7 +52,7 @@ Veto = Callable[[ObservedWorker, VetoContext], "Objection | None"]
 def pinned(worker: ObservedWorker, _: object = None) -> Objection | None:
     if not worker.is_pinned:
         return None
-    return Reason.PINNED, f"pinned by {', '.join(sorted(pin_holders(worker)))}"
+    return Reason.PINNED, f"pinned by {listed(sorted(pin_holders(worker)), NAMED)}"
 
 
 def busy(worker: ObservedWorker, _: VetoContext) -> Objection | None:
