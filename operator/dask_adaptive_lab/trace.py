@@ -246,7 +246,7 @@ class TraceFile:
         if scheduler.session != self._session:
             self._session, self._sessions = scheduler.session, self._sessions + 1
         held: Counter[str] = Counter()
-        for worker in (w for g in observed.groups for w in g.workers):
+        for worker in observed.workers:
             held.update({pin.source for pin in worker.process.pins})
         return Sample(
             t=t,
@@ -286,9 +286,8 @@ class TraceFile:
     def _arrived(self, observed: ObservedCluster) -> tuple[tuple[str, float], ...]:
         """The start-up time of each worker that has connected since, from its Deployment on."""
         ages: Mapping[str, tuple[str, float]] = {
-            w.name: (g.name, observed.clocks.age_s(w))
-            for g in observed.groups
-            for w in g.workers
+            w.name: (w.platform.group, observed.clocks.age_s(w))
+            for w in observed.workers
             if w.is_connected
         }
         known, self._seen = self._seen, set(ages)

@@ -55,7 +55,7 @@ class Live:
 
     @property
     def workers(self) -> list[ObservedWorker]:
-        return [w for group in self.observed.groups for w in group.workers]
+        return list(self.observed.workers)
 
     def stays(self) -> list[Stay]:
         """Explain each worker, sorted by reason; without the scheduler only those in the status."""

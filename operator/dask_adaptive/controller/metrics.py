@@ -222,7 +222,7 @@ def _arrivals(result: PassResult) -> _Series:
 
 
 def _pinned(result: PassResult) -> _Series:
-    workers = (w for group in result.observed.groups for w in group.workers)
+    workers = result.observed.workers
     held = Counts(s for w in workers for s in {_known(p.source, _SOURCES) for p in w.process.pins})
     return {(source,): held[source] for source in (*_SOURCES, *held)}
 

@@ -118,14 +118,16 @@ class ClusterLook:
     """
     Cache of one cluster's objects and of each worker built from them.
 
-    A worker with unchanged parts stays the same object, so that later stages can skip it by
-    identity. Workers with annotations are rebuilt and compared: time may change their meaning.
+    Only workers whose objects have changed are rebuilt. Workers with annotations are rebuilt and
+    compared: time may change their meaning.
     """
 
     def __init__(self) -> None:
         self._source: tuple[Any, ...] = (None,) * 4
         self._terminating: dict[str, str] = {}  # by node: the signal of its end
-        self._made: dict[str, tuple[tuple[object, ...], PlatformWorker]] = {}
+        self.deployments: dict[str, DeploymentObject] = {}
+        self._pods_of: dict[str, list[PodObject]] = {}
+        self._made: dict[str, PlatformWorker] = {}
         self.workers: tuple[PlatformWorker, ...] = ()
 
     def read(
@@ -134,48 +136,56 @@ class ClusterLook:
         key, self._cluster = cluster.key, cluster
         self._now, self._since, self._manual_max_s = now, since, manual_max_s
         kinds = (GroupObject, DeploymentObject, PodObject)
-        source = (cluster, *(world.of(kind, key) for kind in kinds))
+        source: tuple[Any, ...] = (cluster, *(world.of(kind, key) for kind in kinds))
         # By signals, not by nodes: these are rewritten all the time.
         terminating = {n.meta.name: n.terminating for n in world.all(NodeObject) if n.signals}
-        is_new = terminating != self._terminating or not all(map(is_, source, self._source))
-        if is_new:
-            self._source = (None,) * 4  # until all is read
-            self._terminating = terminating
-            self._sort(*source[1:])
+        before, self._source = self._source, (None,) * 4  # until all is read
+        changed = set[str]()
+        if terminating != self._terminating or not all(map(is_, source, before)):
+            changed = self._sort(source, terminating)
+        is_above_new = not all(map(is_, source[:2], before))
+        if is_above_new or any(one.wishes for one in (cluster, *source[1])):
+            changed = set(self.deployments)
         self._quotas = world.of(QuotaObject, ClusterKey(key.namespace, ""))
         self._shapes = self._shaped() if self._quotas else {}
-        if is_new or self.wishes:
-            self._made = {name: self._again(d) for name, d in self.deployments.items()}
-            found = tuple(worker for _, worker in self._made.values())
-            if len(found) != len(self.workers) or not all(map(is_, found, self.workers)):
-                self.workers = found
-            self._source = source
+        if changed or self._noted or len(self._made) != len(self.deployments):
+            changed |= self._noted
+            self._made = {
+                name: self._again(d) if name in changed else self._made[name]
+                for name, d in self.deployments.items()
+            }
+            self.workers = tuple(self._made.values())
+        self._source = source
 
-    def _sort(self, groups: Any, deployments: Any, pods: Any) -> None:
+    def _sort(self, source: tuple[Any, ...], terminating: dict[str, str]) -> set[str]:
+        """Sort the objects; return the names of workers for which one has changed."""
+        cluster, groups, deployments, pods = source
+        known, known_pods, known_nodes = self.deployments, self._pods_of, self._terminating
         self.groups: dict[str, GroupObject] = {g.meta.name: g for g in groups}
-        self.deployments: dict[str, DeploymentObject] = {d.meta.name: d for d in deployments}
+        self.deployments = {d.meta.name: d for d in deployments}
         self.pods: tuple[PodObject, ...] = pods
-        self._pods_of: dict[str, list[PodObject]] = {}
+        self._pods_of, self._terminating = {}, terminating
         for pod in pods:
             self._pods_of.setdefault(pod.worker, []).append(pod)
         self.terminating = [p for p in self.pods if p.ends_at is not None]
-        every = chain((self._cluster,), groups, deployments, pods)
+        every = chain((cluster,), groups, deployments, pods)
         self.wishes: list[tuple[Note, ...]] = [one.wishes for one in every if one.wishes]
+        self._noted = {d.meta.name for d in deployments if d.wishes}
+        self._noted |= {p.worker for p in pods if p.wishes}
+        changed = {
+            name
+            for name, deployment in self.deployments.items()
+            if deployment is not known.get(name) or self._pods_of.get(name) != known_pods.get(name)
+        }
+        nodes = dict(terminating.items() ^ known_nodes.items())
+        if nodes:
+            changed |= {p.worker for p in pods if p.node in nodes}
+        return changed
 
-    def _again(self, deployment: DeploymentObject) -> tuple[tuple[object, ...], PlatformWorker]:
-        """Return a worker with its parts: the previous object if they are the same."""
-        name = deployment.meta.name
-        before, pods = self._made.get(name), self._pods_of.get(name, ())
-        group, above = self._group(deployment), self._cluster.wishes
-        going = (self._terminating[p.node] for p in pods if p.node in self._terminating)
-        parts = (deployment, group, above, *pods, *going)
-        if before is None:
-            return parts, self.worker(deployment)
-        has_notes = above or (group and group.wishes) or any(o.wishes for o in (deployment, *pods))
-        if not has_notes and len(parts) == len(before[0]) and all(map(is_, parts, before[0])):
-            return before
-        worker = self.worker(deployment)
-        return parts, before[1] if worker == before[1] else worker
+    def _again(self, deployment: DeploymentObject) -> PlatformWorker:
+        """Rebuild a worker; return the previous object if it is equal."""
+        before, worker = self._made.get(deployment.meta.name), self.worker(deployment)
+        return before if before is not None and worker == before else worker
 
     def group(self, group: GroupObject) -> ObservedGroup:
         return ObservedGroup(

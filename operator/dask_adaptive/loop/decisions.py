@@ -85,7 +85,7 @@ def decisions(
 
 
 def _by_group(outcomes: Iterable[Outcome], observed: ObservedCluster) -> dict[str, list[Outcome]]:
-    groups = {w.name: g.name for g in observed.groups for w in g.workers}
+    groups = {w.name: w.platform.group for w in observed.workers}
     found: dict[str, list[Outcome]] = defaultdict(list)
     for outcome in outcomes:
         group = _group_of(outcome.action, groups, observed)

@@ -56,8 +56,8 @@ def events_of_notes(observed: ObservedCluster) -> Iterator[Event]:
     notes = observed.scheduler.notes
     if not notes:
         return
-    names = {w.name for g in observed.groups for w in g.workers}
-    by_dask_name = {n: w.name for g in observed.groups for w in g.workers for n in w.dask_names}
+    names = {w.name for w in observed.workers}
+    by_dask_name = {n: w.name for w in observed.workers for n in w.dask_names}
     for note in notes:
         workers = {by_dask_name.get(n) or named(n, names) for n in note.names}
         worker = workers.pop() if len(workers) == 1 else None
@@ -67,10 +67,9 @@ def events_of_notes(observed: ObservedCluster) -> Iterator[Event]:
 
 def events_of_annotations(observed: ObservedCluster) -> Iterator[Event]:
     """Report unreadable annotations for as long as they exist."""
-    for group in observed.groups:
-        for worker in group.workers:
-            if problem := worker.platform.annotation_problem:
-                yield Event(EventType.WARNING, Reason.INVALID_ANNOTATION, problem, worker.name)
+    for worker in observed.workers:
+        if problem := worker.platform.annotation_problem:
+            yield Event(EventType.WARNING, Reason.INVALID_ANNOTATION, problem, worker.name)
 
 
 def events_of_aborts(now: RecyclePast, before: RecyclePast) -> Iterator[Event]:

@@ -152,6 +152,7 @@ def join(
     )
 
 
+Workers = Sequence[PlatformWorker]
 Processes = Sequence[SchedulerWorker]
 
 
@@ -163,14 +164,14 @@ class JoinedWorkers:
 
     def __init__(self) -> None:
         self.strangers: tuple[str, ...] = ()
-        self._parts: tuple[tuple[PlatformWorker, ...], Processes] | None = None
-        self._owners: dict[str, str] = {}  # of Dask workers, by address
+        self._parts: tuple[Workers, Processes] | None = None
+        self._owners: list[str | None] = []  # of the processes, in their order
         self._made: dict[str, tuple[PlatformWorker, Processes, ObservedWorker]] = {}
+        self._groups: dict[str, list[ObservedWorker]] = {}
 
     def join(
-        self, workers: tuple[PlatformWorker, ...], processes: Processes,
-        terminating: Sequence[TerminatingPod],
-    ) -> Mapping[str, Sequence[ObservedWorker]]:  # fmt: skip
+        self, workers: Workers, processes: Processes, terminating: Sequence[TerminatingPod]
+    ) -> Mapping[str, Sequence[ObservedWorker]]:
         """Return the workers of each group, in the order of the platform."""
         ending = [p for p in processes if p.terminating]
         is_calm = not terminating and not ending
@@ -178,31 +179,36 @@ class JoinedWorkers:
         if not (is_calm and before and self._has_replaced(*before, workers, processes)):
             self._match(workers, [p for p in processes if not p.terminating], ending, terminating)
         self._parts = (workers, processes) if is_calm else None
-        groups: dict[str, list[ObservedWorker]] = defaultdict(list)
-        for worker, _, joined in self._made.values():
-            groups[worker.group].append(joined)
-        return groups
+        return self._groups
 
     def _has_replaced(
-        self, known: object, before: Processes, workers: object, processes: Processes
+        self, known: Workers, before: Processes, workers: Workers, processes: Processes
     ) -> bool:
-        """Re-join only workers with changed processes, if nothing else has changed."""
-        changed = [(a, b) for a, b in zip(before, processes, strict=False) if a is not b]
-        is_alike = all(a.name == b.name and a.address == b.address for a, b in changed)
-        if known is not workers or not is_alike or len(before) != len(processes):
+        """Re-join only workers that have changed, if none has come, gone or moved."""
+        if len(known) != len(workers) or len(before) != len(processes):
             return False
-        for old, new in changed:
-            if (name := self._owners.get(new.address)) is not None:
-                worker, several, _ = self._made[name]
-                mine = [new if p is old else p for p in several]
-                self._made[name] = worker, mine, _joined(worker, mine)
+        placed = [(a, b) for a, b in zip(known, workers, strict=True) if a is not b]
+        every = zip(self._owners, before, processes, strict=True)
+        changed = [(name, a, b) for name, a, b in every if a is not b]
+        if any(a.name != b.name or a.addresses != b.addresses for a, b in placed):
+            return False
+        if any(a.name != b.name or a.address != b.address for _, a, b in changed):
+            return False
+        parts = {new.name: (new, self._made[new.name][1]) for _, new in placed}
+        for name, old, new in changed:
+            if name is not None:
+                worker, several = parts.get(name) or self._made[name][:2]
+                parts[name] = worker, [new if p is old else p for p in several]
+        if parts:
+            self._made |= {name: (*part, _joined(*part)) for name, part in parts.items()}
+            self._group()
         return True
 
     def _match(
-        self, workers: tuple[PlatformWorker, ...], processes: Processes, ending: Processes,
+        self, workers: Workers, processes: Processes, ending: Processes,
         terminating: Sequence[TerminatingPod],
     ) -> None:  # fmt: skip
-        before, self._made, self._owners = self._made, {}, {}
+        before, self._made, self._owners = self._made, {}, []
         names = {w.name for w in workers}
         by_address = {ip: w.name for w in workers for ip in w.addresses}
         matched: dict[str, list[SchedulerWorker]] = defaultdict(list)
@@ -213,7 +219,7 @@ class JoinedWorkers:
                 strangers.append(process.name)
             else:
                 matched[name].append(process)
-                self._owners[process.address] = name
+            self._owners.append(name)
         self.strangers = tuple(strangers)
         messages = _terminating_messages(workers, terminating, ending)
         pods = {e.pod for e in terminating}
@@ -228,6 +234,12 @@ class JoinedWorkers:
                 # A terminating worker is never cached, so that it is re-joined afterwards.
                 known = worker, (NOBODY,) if is_going else mine, joined
             self._made[name] = known
+        self._group()
+
+    def _group(self) -> None:
+        self._groups = defaultdict(list)
+        for worker, _, joined in self._made.values():
+            self._groups[worker.group].append(joined)
 
 
 def _are_same(before: Processes, now: Processes) -> bool:

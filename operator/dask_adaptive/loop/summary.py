@@ -272,8 +272,8 @@ def _holding(observed: ObservedCluster) -> Iterable[tuple[Pin, list[str]]]:
     pinned = [process for process in observed.scheduler.workers if process.pins]
     if not pinned:
         return ()
-    names = {w.name for g in observed.groups for w in g.workers}
-    by_dask_name = {n: w.name for g in observed.groups for w in g.workers for n in w.dask_names}
+    names = {w.name for w in observed.workers}
+    by_dask_name = {n: w.name for w in observed.workers for n in w.dask_names}
     # By identity: the workers that one pin holds share it, and there may be thousands of each.
     found: dict[int, tuple[Pin, list[str]]] = {}
     for process in pinned:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TypeAlias, TypeVar, dataclass_transform
 
 from dask_adaptive.model.keys import ClusterKey
@@ -547,6 +548,11 @@ class ObservedCluster(PlacedCluster):
     @property
     def clocks(self) -> Clocks:
         return Clocks(self.at, self.scheduler.at)
+
+    @property
+    def workers(self) -> Iterator[ObservedWorker]:
+        """Those of all groups."""
+        return chain.from_iterable(group.workers for group in self.groups)
 
     def group(self, name: str) -> ObservedGroup | None:
         return next((g for g in self.groups if g.name == name), None)

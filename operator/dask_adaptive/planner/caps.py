@@ -126,7 +126,7 @@ def _is_wanted(observed: ObservedCluster) -> bool:
     """True if the cluster is wanted: by pins of any kind, or a client's `want`."""
     scheduler = observed.scheduler
     return (
-        any(w.is_pinned for group in observed.groups for w in group.workers)
+        any(w.is_pinned for w in observed.workers)
         or any(w.pins for w in scheduler.workers)
         or any(w.workers > 0 and w.left_s > 0 for w in scheduler.wants)
     )

@@ -182,7 +182,7 @@ def with_worker_groups(past: Past, observed: ObservedCluster) -> Past:
     """
     if not past.leaving:
         return past
-    present = {w.name: g.name for g in observed.groups for w in g.workers}
+    present = {w.name: w.platform.group for w in observed.workers}
     # Of names that begin alike the longest is the last.
     names = sorted((g.name for g in observed.groups), reverse=True)
 
@@ -264,7 +264,7 @@ def too_many_away(context: PassContext) -> str:
         (3; there more than so many stop it, here as many do: clusters of workers are smaller).
     """
     past, most = context.past, context.policy.max_unready
-    workers = [w for group in context.observed.groups for w in group.workers]
+    workers = list(context.observed.workers)
     lost = (w for w in workers if not w.dask_names and w.name in past.seen)
     away = sum(not _is_let_go(w, context) for w in lost)
     if away < AWAY_LEAST:

@@ -90,8 +90,7 @@ def _of_people(context: PassContext) -> Iterator[float]:
         yield from (pod.left_s, pod.left_s - SLACK_S)
         yield from (pod.known_left_s, pod.known_left_s - SLACK_S)
         yield pod.manual_pin.until - at if pod.manual_pin else 0.0
-    workers = (w for group in observed.groups for w in group.workers)
-    for worker in (w for w in workers if w.process.pins or w.platform.manual_pin):
+    for worker in (w for w in observed.workers if w.process.pins or w.platform.manual_pin):
         manual = worker.platform.manual_pin
         yield manual.until - at if manual else 0.0
         for pin in worker.process.pins:

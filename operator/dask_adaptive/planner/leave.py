@@ -128,8 +128,8 @@ def node_order(observed: ObservedCluster, free: Iterable[ObservedWorker]) -> Nod
     Args:
         free: Workers that may leave now.
     """
-    workers = (w for group in observed.groups for w in group.workers)
-    every = Counter(w.platform.node for w in workers if not w.is_deleting and w.retiring is None)
+    staying = (w for w in observed.workers if not w.is_deleting and w.retiring is None)
+    every = Counter(w.platform.node for w in staying)
     going = Counter(w.platform.node for w in free)
 
     def emptiness(worker: ObservedWorker) -> Emptiness:
@@ -257,8 +257,7 @@ def sync_pins(context: PassContext) -> tuple[SetPin | Unpin, ...]:
     observed = context.observed
     staying = tuple(
         action
-        for group in observed.groups
-        for worker in group.workers
+        for worker in observed.workers
         if worker.dask_names and (worker.platform.manual_pin is not None or worker.process.pins)
         for action in _sync(worker, context)
     )
@@ -279,7 +278,7 @@ def _lifted(context: PassContext) -> Iterator[Unpin]:
         for w in observed.scheduler.workers
         if any(p.source == "manual" and p.owner == OWNER for p in w.pins)
     }
-    connected = {w.name for g in observed.groups for w in g.workers if w.dask_names}
+    connected = {w.name for w in observed.workers if w.dask_names}
     for pod in observed.terminating:
         if pod.manual_pin is None and pinned & set(pod.dask_names):
             # By name as well, unless a successor has it.

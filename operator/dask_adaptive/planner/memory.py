@@ -59,7 +59,7 @@ def remember(
     done = [outcome.action for outcome in outcomes if outcome.done]
     context = replace(context, past=past, now=now)
     groups = {plan.group: _remembered_group(context, plan, done) for plan in decided.groups}
-    present = {w.name for g in observed.groups for w in g.workers}
+    present = {w.name for w in observed.workers}
     deleted = frozenset(a.worker for a in done if isinstance(a, Delete))
     inside = {name for pod in observed.terminating for name in pod.dask_names}
     announced = {name for a in done if isinstance(a, Leave) for name in a.dask_names}
@@ -93,8 +93,7 @@ def changes_memory(context: PassContext, decided: Plan) -> bool:
             return True
         if mine.since is None or group.current > (mine.requested or 0):
             return True
-    seen, groups = past.seen, context.observed.groups
-    if any(w.name not in seen and w.dask_names for g in groups for w in g.workers):
+    if any(w.name not in past.seen and w.dask_names for w in context.observed.workers):
         return True  # how long it took to come is measured
     is_waiting = decided.waiting != past.recycle.surging_since.keys()
     return is_waiting or decided.floors != past.floors or bool(decided.aborting)
@@ -174,7 +173,7 @@ def _leaving(context: PassContext, done: Sequence[Action]) -> frozenset[str]:
     any more, or workers that upstream is about to make would be taken for ones that we deleted.
     """
     past, groups = context.past, context.observed.groups
-    workers = [w for g in groups for w in g.workers]
+    workers = list(context.observed.workers)
     present = {w.name for w in workers}
     retiring = {w.name for w in workers if isinstance(w.lifecycle, (Retiring, Deleting))}
     settled = {g.name for g in groups if g.replicas == len(g.workers)}
@@ -251,7 +250,7 @@ Pace = tuple[float, int, float]
 def _with_recycles(context: PassContext, decided: Plan, done: Sequence[Action]) -> Past:
     """Return the past of recycles, without workers that are gone."""
     past, now = context.past, context.now
-    workers = {w.name: w for g in context.observed.groups for w in g.workers}
+    workers = {w.name: w for w in context.observed.workers}
     replaced = [a for a in done if isinstance(a, Retire) and a.reason.replaces]
     begun, counted = _begun(past, workers, replaced)
     aborted, aborts = _aborted(context, decided, workers)

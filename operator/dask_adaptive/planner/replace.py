@@ -283,7 +283,7 @@ class ReplacementSelector:
         self._active = {w.name: w for w in workers.active}
         #: Workers that can go without a replacement: it is there, or none is needed.
         # A paused worker could not take over another's work.
-        paused = sum(w.process.status == "paused" for w in workers.active)
+        paused = sum(w.process.is_paused for w in workers.active)
         self._spare = workers.serving - at.desired - paused
         self._slots = max(1, at.recycle.strategy.max_surge.of(max(1, at.desired)))
         # A draining worker still counts beyond the desired number; a drained one does not.
@@ -506,7 +506,7 @@ def count_heads(workers: GroupWorkers, past: Past, wanted: int, *, at: float) ->
         base=min(wanted, known),
         in_service=len(serving),
         cordoned=sum(p.cordon is not None for p in processes),
-        paused=sum((p.status == "paused" or p.too_short) and p.cordon is None for p in processes),
+        paused=sum((p.is_paused or p.too_short) and p.cordon is None for p in processes),
         draining=sum(w.is_replaced and w.is_draining for w in leaving),
     )
 

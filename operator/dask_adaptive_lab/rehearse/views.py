@@ -179,7 +179,7 @@ class RehearsalFigures(Watcher):
         self.tally = tally
 
     def saw(self, result: PassResult) -> None:
-        workers = [w for g in result.observed.groups for w in g.workers]
+        workers = list(result.observed.workers)
         idle_s = result.observed.clocks.idle_s
         self.add(
             present=len(workers),

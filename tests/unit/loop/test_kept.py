@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from random import Random
 from typing import Any
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_adaptive.kube import view as kube
+from dask_adaptive.kube.notes import Note
 from dask_adaptive.loop import join as loop
 from dask_adaptive.loop.join import join
 from dask_adaptive.model.observed import (
@@ -19,6 +21,7 @@ from dask_adaptive.model.observed import (
     ObservedScheduler,
     ObservedWorker,
     Pin,
+    PlatformView,
     SchedulerWorker,
 )
 from support import kube_objects as ko
@@ -67,8 +70,7 @@ class Changing:
         self.take(ko.pod(name, worker, status=status, spec=spec, metadata=metadata), event)
 
     def connect(self, name: str, **changes: Any) -> None:
-        self.version += 1  # no two of them have one address
-        address = f"tcp://10.0.0.{self.rng.randrange(8)}:{self.version}"
+        address = f"tcp://10.0.0.{self.rng.randrange(8)}:{self.rng.randrange(2)}"
         if name in self.processes:
             address = self.processes[name].address
         facts = {
@@ -89,7 +91,28 @@ class Changing:
             lambda: self.processes.pop(dask_name, None),
             lambda: self.connect(dask_name),
             lambda: self.connect(dask_name),
+            self.restart_scheduler,
+            self.look,
+            self.fail,
         )()
+
+    def restart_scheduler(self) -> None:
+        """Its workers come back, some of them later; what is said of them is the same."""
+        back = [name for name in self.processes if self.rng.random() < 0.7]
+        self.processes = {name: dataclasses.replace(self.processes[name]) for name in back}
+
+    def look(self, **how: Any) -> PlatformView:
+        """What changes between two looks must not be lost, whether or not the first is joined."""
+        return kube.view(self.world, ko.KEY, now=self.now, look=self.of_platform, **how)
+
+    def fail(self) -> None:
+        """The look breaks off where it reads an annotation."""
+
+        def since(note: Note) -> float:
+            raise LookupError(note)
+
+        with contextlib.suppress(LookupError):
+            self.look(since=since)
 
     def wait(self) -> None:
         self.now += self.one(1.0, 40.0, 200.0)
@@ -105,6 +128,7 @@ class Changing:
             lambda: self.put_pod(pod, name, **self.noted()),
             lambda: self.put_pod(pod, name, gone, **deleted),
             lambda: self.take(self.one(ko.cluster, ko.group)(**self.noted())),
+            lambda: self.take(ko.group(), gone),
             lambda: self.take(node),
         )()
 
@@ -112,8 +136,7 @@ class Changing:
         return ObservedScheduler(at=self.now, workers=tuple(self.processes.values()))
 
     def seen(self) -> ObservedCluster:
-        view = kube.view(self.world, ko.KEY, now=self.now, look=self.of_platform)
-        return join(ko.KEY, view, self.scheduler(), self.of_loop)
+        return join(ko.KEY, self.look(), self.scheduler(), self.of_loop)
 
     def seen_anew(self) -> ObservedCluster:
         return join(ko.KEY, kube.view(self.world, ko.KEY, now=self.now), self.scheduler())
