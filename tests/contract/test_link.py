@@ -21,7 +21,6 @@ from dask_adaptive.loop.one_pass import PassResult
 from dask_adaptive.loop.ports import LinkError, PageContent
 from dask_adaptive.loop.status import SCHEDULER_CONFIGURED
 from dask_adaptive.model.observed import (
-    Leaving,
     Note,
     ObservedScheduler,
     Quiet,
@@ -552,7 +551,7 @@ async def test_what_was_heard_before_we_acted_is_asked_again(s, agent, workers, 
     await link.changed()
     await link.retire(["b"], POLICY, Reason.UNDERUTILIZED)
 
-    assert Leaving.NO is not named("b", await link.observe(POLICY)).leaving
+    assert named("b", await link.observe(POLICY)).retiring
 
 
 async def test_notes_that_came_with_a_change_are_told_once(s, agent, workers, link) -> None:

@@ -205,8 +205,8 @@ async def test_a_cordoned_worker_and_why_one_leaves_are_read(s, client, workers,
     leaving = await seen(link, "a")
 
     assert stopped.cordon
-    assert None is stopped.leaving_reason
-    assert Reason.TASK_QUOTA is leaving.leaving_reason
+    assert None is stopped.retiring
+    assert Reason.TASK_QUOTA is leaving.retiring.reason
     assert leaving.cordon is None
     assert [1, 2, 3, 4] == sorted(await client.gather(done))
 
@@ -216,7 +216,7 @@ async def test_another_ones_words_are_no_reason(s, workers, link) -> None:
     answer = s.handlers[wire.RETIRE](protocol=wire.PROTOCOL, names=["a"], reason="somebody said so")
 
     assert answer["outcomes"]
-    assert None is (await seen(link, "a")).leaving_reason
+    assert None is (await seen(link, "a")).retiring.reason
 
 
 async def test_pins_of_people_are_beaten_only_if_that_is_said(s, workers, link) -> None:

@@ -31,7 +31,7 @@ from dask_adaptive.kube.status_json import history_body, status_json, unable_jso
 from dask_adaptive.loop.ports import Event, EventType
 from dask_adaptive.loop.status import READY, Condition, HeldBy, SchedulerRow, Status, WorkerRow
 from dask_adaptive.loop.summary import status_of
-from dask_adaptive.model.observed import Leaving, Pin, ReliefState, Serialized, SerializedFunction
+from dask_adaptive.model.observed import Pin, ReliefState, Retiring, Serialized, SerializedFunction
 from dask_adaptive.model.plan import Decision, Plan
 from dask_adaptive.model.reason import Reason
 from support import kube_objects as ko
@@ -168,7 +168,7 @@ def evil_cluster() -> Live:
     pin = Pin("client", EVIL, f"{EVIL}\nSOURCE  OWNER", 60.0)
     workers = [
         worker("w1", pins=(pin,), drift=EVIL),
-        worker("w2", leaving=Leaving.DRAINING, leaving_message=EVIL),
+        worker("w2", retiring=Retiring(message=EVIL)),
         worker("w3", annotation_problem=EVIL),
         pending("w4", waiting=EVIL),
     ]

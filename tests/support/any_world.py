@@ -12,11 +12,11 @@ import pytest
 from dask_adaptive.model import observed, recycle, scaling
 from dask_adaptive.model.amounts import Amount
 from dask_adaptive.model.observed import (
-    Leaving,
     ObservedWorker,
     Pin,
     PlatformWorker,
     PrefixWork,
+    Retiring,
 )
 from dask_adaptive.model.past import (
     Blocked,
@@ -31,7 +31,7 @@ from dask_adaptive.model.reason import Reason
 from dask_adaptive.planner.context import in_numbers
 from dask_adaptive.planner.leave import OWNER
 from dask_adaptive.planner.quotas import with_walltimes
-from support.worlds import GPU, GROUP, KEY, NOW, changed, dated, leaving_of, lifecycle_of
+from support.worlds import GPU, GROUP, KEY, NOW, changed, dated, lifecycle_of
 
 #: So many seeds; more where there is time.
 MANY = (
@@ -174,8 +174,7 @@ class AnyWorld:
             dask_names=(name,) if is_connected else (),
             lifecycle=lifecycle_of(
                 is_connected=is_connected, deleting=self._p(0.05), in_service=not going,
-                leaving=self._one(Leaving.DRAINING, Leaving.DRAINED) if going else Leaving.NO,
-                leaving_reason=reason if going else None,
+                retiring=Retiring(reason, is_drained=self._one(False, True)) if going else None,
             ),
             pod=f"{name}-x",
             processing=tasks,
@@ -210,7 +209,7 @@ class AnyWorld:
             observed.SchedulerWorker(
                 w.name, f"tcp://{w.name}", "running", 1, w.process.processing, w.idle_since,
                 w.process.sole_bytes, pins=w.process.pins, actors=w.process.actors,
-                leaving=leaving_of(w),
+                retiring=w.retiring,
             )
             for w in workers if w.dask_names
         )  # fmt: skip

@@ -211,7 +211,7 @@ class FakeCluster(SimulatedPorts):
         if here and self.holds_results and not others:
             return [Retired(n, "active", Reason.NO_RECIPIENT, "nobody is there") for n in names]
         answers = await super().retire(names, policy, reason, busy_ok=busy_ok)
-        self.retired += [w.name for w in here if w.leaving is not observed.Leaving.NO]
+        self.retired += [w.name for w in here if w.retiring is not None]
         return answers
 
     async def leave(self, names: Sequence[str], *, left_s: float, reason: Reason) -> list[Retired]:

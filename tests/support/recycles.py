@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from dask_adaptive.model.observed import Leaving, ObservedCluster, ObservedWorker
+from dask_adaptive.model.observed import ObservedCluster, ObservedWorker, Retiring
 from dask_adaptive.model.past import Past
 from dask_adaptive.model.plan import (
     Plan,
@@ -30,10 +30,8 @@ RECYCLE = Recycle(tasks=TaskQuota(20), memory=MemoryQuota(hard=0.9))
 SPENT = {"use": Use(runs=25)}
 FULL = {"use": Use(process=0.95)}
 IN_PLACE: dict[str, Any] = {"strategy": Strategy(StrategyType.IN_PLACE)}
-DRAINING = {
-    "leaving": Leaving.DRAINING, "in_service": False, "leaving_reason": Reason.TASK_QUOTA,
-}  # fmt: skip
-DRAINED = {**DRAINING, "leaving": Leaving.DRAINED, "pod": "x", "pod_uid": "p"}
+DRAINING = {"retiring": Retiring(Reason.TASK_QUOTA)}
+DRAINED = {"retiring": Retiring(Reason.TASK_QUOTA, is_drained=True), "pod": "x", "pod_uid": "p"}
 AT = 1_700_000_000.0  # 22:13 UTC
 
 

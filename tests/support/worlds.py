@@ -14,7 +14,6 @@ from dask_adaptive.model.observed import (
     Closing,
     Cordon,
     Deleting,
-    Leaving,
     Lifecycle,
     ManualPin,
     ObservedCluster,
@@ -32,7 +31,6 @@ from dask_adaptive.model.observed import (
 from dask_adaptive.model.past import GroupPast, Past, Recommendation
 from dask_adaptive.model.plan import Action, DeleteCluster, Outcome, Plan, Retire, SetReplicas
 from dask_adaptive.model.policy import ClusterRef, Policy
-from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Quota
 from dask_adaptive.planner import memory
 from dask_adaptive.planner import plan as planner
@@ -44,8 +42,8 @@ GROUP, GPU = KEY.default_group, "etl-gpu"
 SHUFFLE = Pin("shuffle", "5f3a", "", 60.0)
 
 #: What a worker is, as `worker` takes it.
-DRAINING: dict[str, Any] = {"leaving": Leaving.DRAINING, "in_service": False}
-DRAINED: dict[str, Any] = {"leaving": Leaving.DRAINED, "in_service": False}
+DRAINING: dict[str, Any] = {"retiring": Retiring()}
+DRAINED: dict[str, Any] = {"retiring": Retiring(is_drained=True)}
 GOING: dict[str, Any] = {"node_terminating": "node n1: cordoned"}
 
 #: A policy without waiting, so that each case shows one rule.
@@ -147,22 +145,19 @@ def dated(observed: ObservedCluster, at: float) -> ObservedCluster:
 
 
 #: What `worker` takes that decides about a worker's `lifecycle`.
-_FACTS = {"deleting", "leaving", "leaving_reason", "leaving_message", "in_service", "terminating"}
+_FACTS = {"deleting", "retiring", "in_service", "terminating"}
 
 
 def lifecycle_of(
-    *, is_connected: bool = True, deleting: bool = False, leaving: Leaving = Leaving.NO,
-    leaving_reason: Reason | None = None, leaving_message: str = "", in_service: bool = True,
-    terminating: str = "",
+    *, is_connected: bool = True, deleting: bool = False, retiring: Retiring | None = None,
+    in_service: bool = True, terminating: str = "",
 ) -> Lifecycle:  # fmt: skip
     """As the loop's `join` would make it."""
     if deleting:
         return Deleting()
     if not is_connected:
         return Pending(terminating)
-    if leaving is not Leaving.NO or leaving_reason is not None:
-        return Retiring(leaving_reason, leaving_message, is_drained=leaving is Leaving.DRAINED)
-    return Serving() if in_service else Closing()
+    return retiring or (Serving() if in_service else Closing())
 
 
 def busy(name: str, **changes: Any) -> ObservedWorker:
@@ -185,12 +180,6 @@ def group_of(
     return ObservedGroup(name, len(rows) if replicas is None else replicas, rows, **changes)
 
 
-def leaving_of(worker: ObservedWorker) -> Leaving:
-    if worker.is_drained:
-        return Leaving.DRAINED
-    return Leaving.DRAINING if worker.is_draining else Leaving.NO
-
-
 def cluster(
     workers: Sequence[ObservedWorker],
     *,
@@ -206,7 +195,7 @@ def cluster(
             name=name, address=f"tcp://{name}", status="running", nthreads=1,
             processing=w.process.processing, idle_since=w.idle_since,
             sole_bytes=w.process.sole_bytes,
-            leaving=leaving_of(w),
+            retiring=w.retiring,
         )
         for g in groups for w in g.workers for name in w.dask_names
     )  # fmt: skip

@@ -18,7 +18,6 @@ from dask_adaptive.model.observed import (
     Closing,
     Cordon,
     Deleting,
-    Leaving,
     Lifecycle,
     ObservedCluster,
     ObservedScheduler,
@@ -271,11 +270,8 @@ def _lifecycle_of(
         return DELETING
     if not processes:
         return Pending(terminating) if terminating else PENDING
-    leaving = _leaving(processes) if len(processes) > 1 else processes[0].leaving
-    if leaving is not Leaving.NO:
-        reason = next((p.leaving_reason for p in processes if p.leaving_reason), None)
-        message = _texts_of(p.leaving_message for p in processes)
-        return Retiring(reason, message, is_drained=leaving is Leaving.DRAINED)
+    if any(p.retiring for p in processes):
+        return _retiring(processes)
     is_serving = all(p.status in _IN_SERVICE or p.is_cordoned for p in processes)
     return SERVING if is_serving else CLOSING
 
@@ -336,11 +332,13 @@ def highest(uses: Iterable[Use]) -> Use:
     return Use(**{**most, "match": _texts_of(u.match for u in distinct)})
 
 
-def _leaving(processes: Sequence[SchedulerWorker]) -> Leaving:
-    states = {p.leaving for p in processes}
-    if states == {Leaving.DRAINED}:
-        return Leaving.DRAINED
-    return Leaving.NO if states <= {Leaving.NO} else Leaving.DRAINING
+def _retiring(processes: Sequence[SchedulerWorker]) -> Retiring:
+    known = [p.retiring for p in processes if p.retiring]
+    return Retiring(
+        next((r.reason for r in known if r.reason), None),
+        _texts_of(r.message for r in known),
+        is_drained=len(known) == len(processes) and all(r.is_drained for r in known),
+    )
 
 
 def _distinct(pins: Iterable[tuple[Pin, ...]]) -> tuple[Pin, ...]:

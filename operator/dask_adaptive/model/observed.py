@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -138,14 +137,6 @@ class ManualPin:
     problem: str = ""  # not empty: the annotation could not be read, so it pins (fail safe)
 
 
-class Leaving(enum.Enum):
-    """The state of a retirement."""
-
-    NO = "active"
-    DRAINING = "draining"
-    DRAINED = "drained"
-
-
 @dataclass(frozen=True, slots=True)
 class Cordon:
     """Why the agent keeps new tasks from a worker."""
@@ -176,9 +167,7 @@ class SchedulerWorker:
     closable: bool = False  # offered by workers_to_close
     actors: bool = False
     pins: tuple[Pin, ...] = ()
-    leaving: Leaving = Leaving.NO
-    leaving_message: str = ""
-    leaving_reason: Reason | None = None  # why we let it go; None: not leaving, or not by us
+    retiring: Retiring | None = None  # by the agent
     terminating: str = ""  # not empty: its process is about to end; what it waits for
     terminates_at: float = math.inf  # it ends then in any case
     use: Use = UNUSED

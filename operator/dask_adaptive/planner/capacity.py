@@ -11,7 +11,6 @@ from dask_adaptive.model.amounts import counted
 from dask_adaptive.model.observed import (
     Clocks,
     Demand,
-    Leaving,
     Need,
     ObservedCluster,
     ObservedGroup,
@@ -314,7 +313,7 @@ def serving_elsewhere(
     """Dask workers that stay, and belong to none of the groups."""
     ours = _dask_names(observed, groups)
     for worker in observed.scheduler.workers:
-        if worker.name not in ours and worker.leaving is Leaving.NO and not worker.terminating:
+        if worker.name not in ours and worker.retiring is None and not worker.terminating:
             yield worker
 
 

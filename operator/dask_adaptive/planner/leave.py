@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from dask_adaptive.model.amounts import format_duration, listed
 from dask_adaptive.model.observed import (
     Clocks,
-    Leaving,
     ObservedCluster,
     ObservedWorker,
     Pin,
@@ -231,7 +230,9 @@ def announce_terminating(context: PassContext) -> tuple[Leave, ...]:
     observed = context.observed
     if not observed.terminating:
         return ()
-    drained = {w.address for w in observed.scheduler.workers if w.leaving is Leaving.DRAINED}
+    drained = {
+        w.address for w in observed.scheduler.workers if w.retiring and w.retiring.is_drained
+    }
     return tuple(
         Leave(
             pod.worker,

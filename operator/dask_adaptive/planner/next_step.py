@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from dask_adaptive.model.amounts import counted, format_duration
-from dask_adaptive.model.observed import Leaving, ObservedWorker
+from dask_adaptive.model.observed import ObservedWorker
 from dask_adaptive.model.plan import Action, Blocker, Cancel, Delete, GroupPlan, Retire, SetReplicas
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.planner.context import PassContext
@@ -252,7 +252,7 @@ def _divide(
     """
     scheduler = context.observed.scheduler
     in_service = sum(
-        w.leaving is Leaving.NO and w.status == "running" and not w.terminating
+        w.retiring is None and w.status == "running" and not w.terminating
         for w in scheduler.workers
     )
     at = VetoContext(context.past, context.now, context.clocks, in_service, idle_s)

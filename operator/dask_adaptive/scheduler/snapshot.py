@@ -17,7 +17,6 @@ from dask_adaptive.loop.ports import AgentInvalid
 from dask_adaptive.model.observed import (
     Cordon,
     Demand,
-    Leaving,
     Need,
     Note,
     ObservedScheduler,
@@ -25,6 +24,7 @@ from dask_adaptive.model.observed import (
     PrefixWork,
     Quiet,
     ReliefState,
+    Retiring,
     SchedulerWorker,
     Serialized,
     SerializedFunction,
@@ -68,6 +68,9 @@ _STOPS = {
 
 #: Reasons of retirements: ours, unless another caller gave one.
 _REASONS = {reason.value: reason for reason in Reason}
+
+#: A state that is not listed is an answer that cannot be read.
+_IS_DRAINED = {wire.DRAINING: False, wire.DRAINED: True}
 
 
 class ModelParts(TypedDict):
@@ -309,9 +312,9 @@ class SnapshotReader:
 def _leaving(rows: _Rows) -> _Fields:
     return {
         row["slot"]: {
-            "leaving": Leaving(row["state"]),
-            "leaving_message": row["message"],
-            "leaving_reason": _REASONS.get(row["reason"]),
+            "retiring": Retiring(
+                _REASONS.get(row["reason"]), row["message"], is_drained=_IS_DRAINED[row["state"]]
+            )
         }
         for row in rows
     }

@@ -8,10 +8,10 @@ import itertools
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
-from dask_adaptive.model.observed import Leaving
+from dask_adaptive.model.observed import Retiring
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Limits
 from dask_adaptive_agent.demand.arrivals import Batches
@@ -43,8 +43,7 @@ class Worker:
     idle_since: float = math.inf
     running: dict[int, str] = field(default_factory=dict)  # prefix by number of the run
     runs: int = 0  # of this process
-    leaving: Leaving = Leaving.NO
-    leaving_reason: Reason | None = None
+    retiring: Retiring | None = None
     is_cordoned: bool = False  # it has had all runs that its quota allows
     deleting: bool = False
     is_stuck: bool = False  # there is no room for it
@@ -55,8 +54,13 @@ class Worker:
         return self.connected_at < math.inf and not self.deleting
 
     @property
+    def state(self) -> str:
+        """Its state as the agent reports it."""
+        return self.retiring.word if self.retiring else "active"
+
+    @property
     def serves(self) -> bool:
-        return self.is_here and self.leaving is Leaving.NO
+        return self.is_here and self.retiring is None
 
     @property
     def takes_tasks(self) -> bool:
@@ -230,7 +234,7 @@ class SimulatedCluster:
         worker = self.workers[name]
         self._end_process(worker)
         worker.runs, worker.is_cordoned = 0, False
-        worker.leaving, worker.leaving_reason = Leaving.NO, None
+        worker.retiring = None
         self.start(worker)
 
     # Requests to the agent.
@@ -238,12 +242,12 @@ class SimulatedCluster:
     def retire(self, name: str, reason: Reason) -> None:
         """Begin to drain a worker: it gets no more tasks, and is empty after the last of them."""
         worker = self.workers[name]
-        worker.leaving, worker.leaving_reason = Leaving.DRAINING, reason
+        worker.retiring = Retiring(reason)
         self._drain_when_idle(worker)
 
     def cancel(self, name: str) -> None:
         worker = self.workers[name]
-        worker.leaving, worker.leaving_reason = Leaving.NO, None
+        worker.retiring = None
         self._assign()
 
     def enforce(self, limits: Limits) -> None:
@@ -349,12 +353,12 @@ class SimulatedCluster:
         self._assign()
 
     def _drain_when_idle(self, worker: Worker) -> None:
-        if worker.leaving is Leaving.DRAINING and not worker.running:
+        if worker.state == "draining" and not worker.running:
             self._at(self.now + self._drain_s, partial(self._drained, worker))
 
     def _drained(self, worker: Worker) -> None:
-        if worker.leaving is Leaving.DRAINING and not worker.running:
-            worker.leaving = Leaving.DRAINED
+        if worker.retiring and not worker.running:
+            worker.retiring = replace(worker.retiring, is_drained=True)
 
     def arrive(self, arrival: Arrival) -> None:
         """Tasks are submitted now."""

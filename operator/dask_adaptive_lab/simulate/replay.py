@@ -12,7 +12,6 @@ from itertools import pairwise
 
 from dask_adaptive.loop.one_pass import POLL_S, SHORTEST_S, ClusterLoop, PassResult
 from dask_adaptive.model.keys import DEFAULT, ClusterKey, default_group_of
-from dask_adaptive.model.observed import Leaving
 from dask_adaptive.model.policy import Mode, Policy
 from dask_adaptive.model.scaling import AUTO_S, MOST_S
 from dask_adaptive_lab.simulate.cluster import SimulatedCluster, Startup, startup_of
@@ -235,7 +234,7 @@ def _longest_s(idle_timeout_s: float) -> float:
 def _is_astir(cluster: SimulatedCluster, result: PassResult) -> bool:
     """Tells whether anything changes, or is about to."""
     on_the_way = any(
-        (not w.is_here and not w.is_stuck) or w.leaving is not Leaving.NO
+        (not w.is_here and not w.is_stuck) or w.retiring is not None
         for w in cluster.workers.values()
     )
     return (
@@ -263,7 +262,7 @@ def _point(cluster: SimulatedCluster, result: PassResult) -> Point:
         t=cluster.now,
         present=len(workers),
         connected=sum(w.is_here for w in workers),
-        leaving=sum(w.deleting or w.leaving is not Leaving.NO for w in workers),
+        leaving=sum(w.deleting or w.retiring is not None for w in workers),
         unfinished=cluster.unfinished,
         running=sum(len(w.running) for w in workers),
         desired=sum(g.desired for g in groups) if groups else result.plan.desired,

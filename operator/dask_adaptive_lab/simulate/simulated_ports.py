@@ -11,7 +11,6 @@ from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import (
     Cordon,
     Demand,
-    Leaving,
     ObservedGroup,
     ObservedScheduler,
     Pin,
@@ -148,15 +147,14 @@ class SimulatedPorts:
         return SchedulerWorker(
             name=worker.name,
             address=worker.name,
-            status="running" if worker.leaving is Leaving.NO else "closing_gracefully",
+            status="running" if worker.retiring is None else "closing_gracefully",
             nthreads=worker.threads,
             processing=len(worker.running),
             idle_since=worker.idle_since,
             sole_bytes=0,
             closable=worker.serves and not worker.running,
             pins=pins,
-            leaving=worker.leaving,
-            leaving_reason=worker.leaving_reason,
+            retiring=worker.retiring,
             use=Use(runs=worker.runs),
             cordon=Cordon(Quota.TASKS, "has had all its runs") if worker.is_cordoned else None,
         )
@@ -171,11 +169,11 @@ class SimulatedPorts:
         worker = self.cluster.workers.get(name)
         if worker is None or not worker.is_here:
             return Retired(name, "gone")
-        if worker.leaving is Leaving.NO:
+        if worker.retiring is None:
             if worker.running and not busy_ok:
                 return Retired(name, "active", Reason.BUSY, "has tasks")
             self.cluster.retire(name, reason)
-        return Retired(name, worker.leaving.value)
+        return Retired(name, worker.state)
 
     async def leave(self, names: Sequence[str], *, left_s: float, reason: Reason) -> list[Retired]:
         return [self._retire(name, reason, busy_ok=True) for name in names]
@@ -207,7 +205,7 @@ def _pinned(
     here: list[Worker], recorded: Sample, now: float
 ) -> list[tuple[Worker, tuple[Pin, ...]]]:
     """Recorded pins, which name no worker: those are held that stay, and came first."""
-    staying = sorted(here, key=lambda w: (w.leaving.value, w.connected_at, w.name))
+    staying = sorted(here, key=lambda w: (w.state, w.connected_at, w.name))
     pins: dict[str, tuple[Pin, ...]] = {}
     for source, count in recorded.pins:
         pin = Pin(source, "recorded", "", now + _PIN_S, since=now)

@@ -22,11 +22,11 @@ from dask_adaptive.loop.words import ENDS, FREE
 from dask_adaptive.model.amounts import read_instant
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import (
-    Leaving,
     ObservedCluster,
     ObservedScheduler,
     Pin,
     ReliefState,
+    Retiring,
     Serialized,
     SerializedFunction,
 )
@@ -76,7 +76,7 @@ WORKERS = [
     worker("w6", closable=False),
     worker("w7", actors=True, sole_bytes=3),
     worker("w8", sole_bytes=48_000_000),
-    worker("w9", leaving=Leaving.DRAINING, leaving_message="2 results to move"),
+    worker("w9", retiring=Retiring(message="2 results to move")),
     worker("w10"),
     pending("w11", waiting="Unschedulable: 0/3 nodes are free"),
     worker("w12", stopped="was given 20 of 20 runs", stopped_for=Quota.TASKS),

@@ -27,10 +27,10 @@ from dask_adaptive.kube.route import Routes
 from dask_adaptive.loop.one_pass import PassResult
 from dask_adaptive.loop.status import READY, Condition, Status
 from dask_adaptive.model.observed import (
-    Leaving,
     ObservedCluster,
     ObservedGroup,
     ObservedWorker,
+    Retiring,
 )
 from dask_adaptive.model.plan import Plan
 from dask_adaptive.model.policy import ClusterRef, Policy
@@ -164,7 +164,7 @@ async def test_a_spec_that_makes_no_sense_is_reported() -> None:
 
 
 async def test_workers_go_back_to_service_when_their_policy_goes() -> None:
-    draining = worker("w1", dask_names=("w1-0", "w1-1"), leaving=Leaving.DRAINING)
+    draining = worker("w1", dask_names=("w1-0", "w1-1"), retiring=Retiring())
     stage = Stage(result(draining, worker("w2")))
     visits = visitor(stage)
     await visits._visit()

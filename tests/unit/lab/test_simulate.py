@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dask_adaptive.loop.ports import PlatformError
 from dask_adaptive.model.keys import ClusterKey
-from dask_adaptive.model.observed import Leaving, PrefixWork, Want
+from dask_adaptive.model.observed import PrefixWork, Want
 from dask_adaptive.model.policy import Policy, parse_policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Limits, Profile
@@ -189,9 +189,9 @@ class TestCluster:
         assert [Reason.BUSY] == retire(c, name, Reason.UNDERUTILIZED)
         assert [None] == retire(c, name, Reason.LIFETIME, busy_ok=True)
         c.advance(1.9)
-        assert Leaving.DRAINING is c.workers[name].leaving
+        assert "draining" == c.workers[name].state
         c.advance(3.0)
-        assert (Leaving.DRAINED, 1) == (c.workers[name].leaving, c.finished)
+        assert ("drained", 1) == (c.workers[name].state, c.finished)
 
     def test_a_worker_that_is_deleted_with_a_task_has_its_work_redone(self) -> None:
         """The model does not hide what must not happen: it counts it."""

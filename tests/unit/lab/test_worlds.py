@@ -14,7 +14,6 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from dask_adaptive.loop.one_pass import POLL_S, ClusterLoop
-from dask_adaptive.model.observed import Leaving
 from dask_adaptive.model.policy import Policy, parse_policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive_lab.simulate.cluster import SimulatedCluster, Worker
@@ -111,9 +110,7 @@ def watched(world: World) -> list[Seen]:
         groups = [g for g in result.plan.groups if g.desired < bounds[g.group].maximum]
         # One beyond its group's maximum takes a place of all groups for as long as it is busy.
         is_full = has_own and len(cluster.workers) >= policy.max_replicas
-        staying = [
-            w for w in cluster.workers.values() if w.leaving is Leaving.NO and not w.deleting
-        ]
+        staying = [w for w in cluster.workers.values() if w.retiring is None and not w.deleting]
         is_held = any(g.reason is Reason.WITHIN_TOLERANCE for g in groups)  # the user's own wish
         is_coming = any(not w.is_here for w in staying)
         is_served = is_empty or not groups or is_full or is_held or is_coming

@@ -14,7 +14,7 @@ from dask_adaptive.loop.decisions import HISTORY_EVERY_S, LastDecision, decision
 from dask_adaptive.loop.one_pass import POLL_S
 from dask_adaptive.loop.ports import EventType, PageContent, PlatformError
 from dask_adaptive.loop.status import Status
-from dask_adaptive.model.observed import Demand, Leaving, ObservedCluster, Quiet
+from dask_adaptive.model.observed import Demand, ObservedCluster, Quiet, Retiring
 from dask_adaptive.model.past import Past
 from dask_adaptive.model.plan import Decision, Outcome
 from dask_adaptive.model.policy import Mode, Policy
@@ -292,7 +292,7 @@ def said(world: ObservedCluster, policy: Policy = POLICY, past: Past = PAST) -> 
 
 
 def test_workers_are_told_what_is_planned_for_them() -> None:
-    leaving = worker("d", leaving=Leaving.DRAINING, leaving_message="1 result to move")
+    leaving = worker("d", retiring=Retiring(message="1 result to move"))
     world = cluster([worker("a"), worker("p", pins=(SHUFFLE,)), busy("b"), leaving], target=1)
 
     assert {

@@ -12,7 +12,6 @@ from dask_adaptive.model.observed import (
     Clocks,
     Closing,
     Cordon,
-    Leaving,
     Lifecycle,
     ObservedCluster,
     ObservedGroup,
@@ -29,7 +28,7 @@ from dask_adaptive.model.observed import (
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import UNUSED, Quota, Use
 from support.tables import table
-from support.worlds import GROUP, KEY, SHUFFLE
+from support.worlds import DRAINED, GROUP, KEY, SHUFFLE
 
 
 def process(name: str, **changes: Any) -> SchedulerWorker:
@@ -103,12 +102,12 @@ GRACE = "closing_gracefully"
     stopped_by_the_agent=([{"status": GRACE, "cordon": STOPPED}], Serving()),
     somebody_closes_it=([{"status": GRACE}], Closing()),
     both_serve=([{}, {}], Serving()),
-    both_have_drained=([{"leaving": Leaving.DRAINED}] * 2, Retiring(is_drained=True)),
-    one_has_drained=([{"leaving": Leaving.DRAINED}, {"leaving": Leaving.DRAINING}], Retiring()),
+    both_have_drained=([DRAINED] * 2, DRAINED["retiring"]),
+    one_has_drained=([DRAINED, {"retiring": Retiring()}], Retiring()),
     one_leaves_for_a_quota=(
-        [{"leaving": Leaving.DRAINING, "leaving_reason": Reason.TASK_QUOTA}],
+        [{"retiring": Retiring(Reason.TASK_QUOTA)}],
         Retiring(Reason.TASK_QUOTA)),
-    they_leave_together=([{"leaving": Leaving.DRAINED}, {}], Retiring()),
+    they_leave_together=([DRAINED, {}], Retiring()),
 )  # fmt: skip
 def test_the_lifecycle_of_a_worker(processes: list[dict[str, Any]], expected: Lifecycle) -> None:
     seen = only(joined(*(process(f"w-{i}", **changes) for i, changes in enumerate(processes))))

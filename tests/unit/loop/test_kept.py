@@ -16,12 +16,12 @@ from dask_adaptive.kube.notes import Note
 from dask_adaptive.loop import join as loop
 from dask_adaptive.loop.join import join
 from dask_adaptive.model.observed import (
-    Leaving,
     ObservedCluster,
     ObservedScheduler,
     ObservedWorker,
     Pin,
     PlatformView,
+    Retiring,
     SchedulerWorker,
 )
 from support import kube_objects as ko
@@ -75,7 +75,7 @@ class Changing:
             address = self.processes[name].address
         facts = {
             "processing": self.one(0, 1), "idle_since": self.now - self.rng.randrange(99),
-            "sole_bytes": 0, "leaving": self.one(*[Leaving.NO] * 5, Leaving.DRAINING),
+            "sole_bytes": 0, "retiring": self.one(*[None] * 5, Retiring()),
             "pins": self.one((), (), (Pin("client", "nb", "", 1e9),)),
             "terminating": self.one(*[""] * 9, "data"), **changes,
         }  # fmt: skip

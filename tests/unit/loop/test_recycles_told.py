@@ -13,7 +13,7 @@ from dask_adaptive.loop.events import events_of_aborts, events_of_outcomes
 from dask_adaptive.loop.ports import EventType
 from dask_adaptive.loop.status import ABLE_TO_SCALE, Status
 from dask_adaptive.loop.summary import Calendar
-from dask_adaptive.model.observed import Leaving, PlatformView
+from dask_adaptive.model.observed import PlatformView, Retiring
 from dask_adaptive.model.plan import Cancel, Outcome, Plan, Restart
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
@@ -62,10 +62,8 @@ def test_the_condition_says_what_an_exact_quota_costs(
     exact: bool, storm: str, expected: str
 ) -> None:
     stopped: dict[str, Any] = {"stopped": "was given 9 of 9 runs", "stopped_for": Quota.TASKS}
-    drains: dict[str, Any] = {
-        "leaving": Leaving.DRAINING, "leaving_reason": Reason.TASK_QUOTA, "in_service": False,
-    }  # fmt: skip
-    world = cluster([busy("a", **stopped), busy("b", **drains), busy("c"), pending("d")])
+    draining = busy("b", retiring=Retiring(Reason.TASK_QUOTA))
+    world = cluster([busy("a", **stopped), draining, busy("c"), pending("d")])
     policy = dataclasses.replace(POLICY, recycle=Recycle(tasks=TaskQuota(9, exact=exact)))
     found = conditions_of(world, policy, planned(storm=storm), ())
     said = next(c.message for c in found if c.type == ABLE_TO_SCALE)

@@ -14,13 +14,13 @@ from dask_adaptive.loop.ports import EventType, Retired
 from dask_adaptive.loop.status import Status
 from dask_adaptive.loop.summary import pins_of, status_of
 from dask_adaptive.model.observed import (
-    Leaving,
     ManualPin,
     Note,
     ObservedCluster,
     ObservedScheduler,
     ObservedWorker,
     Pin,
+    Retiring,
     SchedulerWorker,
     TerminatingPod,
 )
@@ -55,7 +55,7 @@ def status(world: ObservedCluster, *outcomes: Outcome, policy: Policy = POLICY) 
 def test_workers_are_counted_by_what_they_do() -> None:
     world = cluster(
         [worker("a"), busy("b"), pending("c"), worker("d", pins=(SHUFFLE,)),
-         worker("e", leaving=Leaving.DRAINING, in_service=False)], target=3,
+         worker("e", retiring=Retiring())], target=3,
     )  # fmt: skip
     s = status(world)
 
@@ -64,7 +64,7 @@ def test_workers_are_counted_by_what_they_do() -> None:
 
 SENTENCE = "21 of 20 runs"
 DUE = Replacing("a", Reason.TASK_QUOTA, SENTENCE, "Due")
-DRAINS = {"leaving": Leaving.DRAINING, "leaving_message": "1 task"}
+DRAINS = {"retiring": Retiring(message="1 task")}
 RETIRE = Retire("a", ("a",), Reason.UNDERUTILIZED, "idle")
 SPENT = Retire("a", ("a",), Reason.TASK_QUOTA, SENTENCE, busy_ok=True)
 

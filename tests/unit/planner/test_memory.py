@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from dask_adaptive.model.observed import (
-    Leaving,
     ObservedCluster,
     ObservedWorker,
+    Retiring,
 )
 from dask_adaptive.model.past import (
     Blocked,
@@ -265,7 +265,7 @@ SET_5 = SetReplicas(GROUP, 5, Reason.LOAD_INCREASED, "")
                      id="settled-and-raised-in-the-first-pass-of-a-new-operator"),
         pytest.param(cluster([busy("a")], replicas=2), [done(SET_5)], {"leaving": frozenset("x")},
                      set(), id="raised-with-the-missing-counted"),
-        pytest.param(cluster([worker("x", leaving=Leaving.DRAINING)]), [], {}, {"x"},
+        pytest.param(cluster([worker("x", retiring=Retiring())]), [], {}, {"x"},
                      id="on-its-way"),
         pytest.param(cluster([worker("x")]), [], {"leaving": frozenset("x")}, set(),
                      id="called-back"),

@@ -10,10 +10,10 @@ import pytest
 
 from dask_adaptive.model.observed import (
     Demand,
-    Leaving,
     ManualPin,
     ObservedWorker,
     Pin,
+    Retiring,
 )
 from dask_adaptive.model.past import Past, Refusal
 from dask_adaptive.model.plan import (
@@ -49,9 +49,9 @@ from support.worlds import (
 )
 
 A, B, D = busy("a"), busy("b"), busy("d", node_terminating="cordoned")
-LEAVES = worker("c", leaving=Leaving.DRAINING)
+LEAVES = worker("c", retiring=Retiring())
 LEAVES_TOO = changed(LEAVES, name="e", dask_names=("e",), sole_bytes=9)
-DRAINED = worker("g", leaving=Leaving.DRAINED)
+DRAINED = worker("g", retiring=Retiring(is_drained=True))
 
 
 def asked(number: int, reason: Reason, message: str) -> SetReplicas:
@@ -196,7 +196,7 @@ def test_several_idle_workers_leave_at_once() -> None:
     [
         ({}, True),
         ({"status": "paused"}, False),
-        ({"leaving": Leaving.DRAINING}, False),
+        ({"retiring": Retiring()}, False),
         ({"terminating": "its pod is being deleted"}, False),
     ],
 )

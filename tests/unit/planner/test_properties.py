@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from dask_adaptive.loop.one_pass import PassResult
 from dask_adaptive.model.observed import (
     Demand,
-    Leaving,
     ObservedCluster,
     ObservedGroup,
     ObservedWorker,
@@ -260,7 +259,7 @@ def test_a_constant_load_turns_nothing_back(
     for _ in range(40):
         settle(fake, policy, loads, 1)
         for name, row in counts.items():
-            row.append(sum(w.leaving is Leaving.NO for w in fake.cluster.of(name)))
+            row.append(sum(w.retiring is None for w in fake.cluster.of(name)))
     for row in counts.values():
         moves = [b - a for a, b in itertools.pairwise(row) if b != a]
         turns = sum((a > 0) != (b > 0) for a, b in itertools.pairwise(moves))

@@ -10,6 +10,7 @@ import pytest
 from dask_adaptive.model.observed import (
     ObservedCluster,
     ObservedWorker,
+    Retiring,
     TerminatingPod,
 )
 from dask_adaptive.model.past import Past, Refusal
@@ -75,7 +76,8 @@ ABORTED_A = RecyclePast(
 
 OLD_A, OLD_B, D, E = busy("a", **SPENT), busy("b", **SPENT), busy("d"), busy("e")
 GOES_A = busy("a", **DRAINING)
-DRIFTED_A = busy("a", **{**DRAINED, "leaving_reason": Reason.DRIFTED}, drift="image")
+LEFT = {**DRAINED, "retiring": Retiring(Reason.DRIFTED, is_drained=True)}
+DRIFTED_A = busy("a", **LEFT, drift="image")
 
 
 @pytest.mark.parametrize(
@@ -226,11 +228,9 @@ def test_nothing_is_enforced_unless_the_mode_is_auto(mode: Mode) -> None:
 
 
 def test_who_is_replaced_is_told() -> None:
-    world = cluster(
-        [busy("a", **SPENT), busy("b", use=Use(runs=21)), C,
-         busy("d", leaving_message="19 of 20 tasks run", **DRAINING), busy("e"), busy("f")],
-        target=5,
-    )  # fmt: skip
+    draining = busy("d", retiring=Retiring(Reason.TASK_QUOTA, "19 of 20 tasks run"))
+    due = (busy("a", **SPENT), busy("b", use=Use(runs=21)))
+    world = cluster([*due, C, draining, busy("e"), busy("f")], target=5)
     decided = decide(world, strategy=Strategy(max_surge=Amount(2)), policy={"min_replicas": 5})
 
     assert {"a": "Surging", "b": "Due", "d": "Draining"} == states(decided)
@@ -258,7 +258,7 @@ def test_a_drain_ends_with_its_rule_not_with_its_cause(
     reason: Reason, holds: dict[str, Any], gone: dict[str, Any]
 ) -> None:
     def world(**changes: Any) -> ObservedCluster:
-        draining = busy("a", **{**DRAINING, "leaving_reason": reason}, **changes)
+        draining = busy("a", **{**DRAINING, "retiring": Retiring(reason)}, **changes)
         return cluster([draining, B, C, busy("d")], target=3)
 
     asked = holds.get("asked", {})
@@ -400,7 +400,7 @@ def drains(name: str, *, is_done: bool = True, **changes: Any) -> ObservedWorker
 
 
 NO_QUOTA: dict[str, Any] = {"tasks": TaskQuota()}
-TAKEN_BACK = drains("x", is_done=False, leaving_reason=Reason.RECYCLE_REQUESTED)
+TAKEN_BACK = drains("x", is_done=False, retiring=Retiring(Reason.RECYCLE_REQUESTED))
 
 
 @pytest.mark.parametrize(
