@@ -272,7 +272,7 @@ class ServiceObject:
     key: ClusterKey
     ip: str  # empty: headless
     port: int
-    selects: bool  # pods by labels; else whoever writes it says where it leads to
+    selects: bool  # selects pods by labels; else its author sets its endpoints
 
 
 def parse_meta(body: Mapping[str, Any]) -> Meta:
@@ -393,7 +393,7 @@ def parse_autoscaler(body: Mapping[str, Any]) -> AutoscalerObject:
         minimum=int(spec.get("minimum") or 0),
         maximum=int(spec.get("maximum") or 0),
         adopt=as_text(notes[ADOPT]) if ADOPT in notes else None,
-        # What can't be read is ours all the same: it was never at rest, and is written anew.
+        # An unreadable value is ours, too: it counts as not suspended, and is rewritten.
         adopted_at=(read_instant(notes[ADOPTED]) or 0.0) if ADOPTED in notes else None,
         rests_until=_seconds(notes.get(COOLDOWN)),
     )

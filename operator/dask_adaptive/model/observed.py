@@ -100,7 +100,7 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Quiet:
-    """How long the cluster has been unused. 0: it is in use."""
+    """Seconds for which the cluster has been unused. 0: it is in use."""
 
     no_task_s: float = 0.0
     no_client_s: float = 0.0

@@ -89,7 +89,7 @@ class ClientPins:
 
 @dataclass(frozen=True, slots=True)
 class Pins:
-    """Which pins count, and how long each may last at most."""
+    """Selects the pins that count, and how long each may last."""
 
     #: Pins on workers that take part in a P2P shuffle; the agent sets and removes them.
     shuffle: ShufflePins = ShufflePins()

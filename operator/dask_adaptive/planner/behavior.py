@@ -12,10 +12,10 @@ from dask_adaptive.model.plan import Step
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.scaling import Behavior, Direction, RatePolicy, RateType, Select
 
-#: With no recommendation for so long we were blind: what was before no longer counts.
+#: Gap between recommendations after which earlier ones no longer count.
 BLIND_S = 20.0
 
-#: Changes that are remembered; beyond it the oldest are counted together, as late as the later.
+#: Maximum remembered changes; the oldest are merged, dated as the later one.
 CHANGES = 200
 
 
@@ -25,7 +25,7 @@ def damped(
     highest: float = math.inf,
 ) -> tuple[int, tuple[Step, ...]]:  # fmt: skip
     """
-    Move from `current` towards `wanted` as far as `behavior` allows, and say which rules held it.
+    Move from `current` towards `wanted` as far as `behavior` allows; name the rules that held it.
 
     Up to what was desired last nothing is limited but by the window: workers that have died since
     are replaced at once. A fall needs more than HPA asks for: the load must have been watched,
@@ -57,7 +57,7 @@ def remembered(
     idle_timeout_s: float, now: float,
 ) -> GroupPast:  # fmt: skip
     """
-    The past with this pass in it, and nothing that no rule can look back to.
+    Add this pass to the past, and drop what no rule can look back to.
 
     Args:
         before: Workers before what this pass has asked for, and has got; `after`: after it.
@@ -85,12 +85,12 @@ def window_of(direction: Direction, idle_timeout_s: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Damping:
-    """All by which one group's number is damped."""
+    """Everything that damps one group's number."""
 
     behavior: Behavior
     past: GroupPast
     idle_timeout_s: float
-    watched_s: float  # so long the load has been watched, without a gap
+    watched_s: float  # how long the load has been watched without a gap
     now: float
     lowest: int
     highest: float
@@ -146,7 +146,8 @@ class _Damping:
             delay = format_duration(down.delay_after_scale_up_s)
             message = f"{steady} needed, {current} held for {delay} after more were requested"
             return Step("delay", current, Reason.SCALE_DOWN_LIMITED, message)
-        # What left before we watched is not known: until a period is over its policy lets none go.
+        # Workers that left before we watched are unknown: for one period its policy lets none
+        # leave.
         numbers = (
             _fallen_by(p, self._at_start(current, p)) if self.watched_s >= p.period_s else current
             for p in down.policies
@@ -162,14 +163,14 @@ class _Damping:
         return Step("tolerance", current, Reason.WITHIN_TOLERANCE, message)
 
     def _at_start(self, current: int, policy: RatePolicy) -> int:
-        """Workers at the beginning of the period, had nothing changed but what we asked for."""
+        """Return the workers at the start of the period, counting only our own changes."""
         recent = (c.workers for c in self.past.changes if self.now - c.at < policy.period_s)
         return max(0, current - sum(recent))
 
 
 def _owed(current: int, past: GroupPast) -> int:
     """
-    Workers there would be, had none died: those are replaced whatever the rate.
+    Return the workers there would be if none had died: these are replaced at any rate.
 
     What was desired says how many are still needed, what was asked for how many there have been: in
     mode Advise, and while the API server refuses, the one runs ahead of the other.
@@ -178,7 +179,7 @@ def _owed(current: int, past: GroupPast) -> int:
 
 
 def _allowed(direction: Direction, steady: int, current: int, numbers: Iterable[int]) -> int:
-    """Numbers that the rate policies allow; without any policy the steady one."""
+    """Return the numbers that the rate policies allow; without policies the steady one."""
     if direction.select_policy is Select.DISABLED:
         return current
     most_first = sorted(numbers, reverse=steady > current) or [steady]
@@ -216,8 +217,8 @@ def _recommendations(
     past: GroupPast, wanted: int, behavior: Behavior, idle_timeout_s: float, *, now: float
 ) -> tuple[Recommendation, ...]:
     """
-    Recommendations that can still be the highest in the window of a fall, or the lowest in that of
-    a rise.
+    Return recommendations that can still be the highest in a fall's window, or the lowest in a
+    rise's.
 
     One that a later one covers, from above for the one and from below for the other, never can:
     what is left are two staircases, so no more than twice the numbers that there are.

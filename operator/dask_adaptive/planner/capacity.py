@@ -1,4 +1,4 @@
-"""The arithmetic of work and workers: threads needed, workers there, workers to add."""
+"""Computes with work and workers: threads needed, workers available, workers to add."""
 
 from __future__ import annotations
 
@@ -25,31 +25,32 @@ from dask_adaptive.model.recycle import RecyclePast
 from dask_adaptive.model.scaling import GroupBounds
 from dask_adaptive.planner.context import PassContext, scaled_groups
 
-#: So much of one thread may be missing at no cost that anybody notices. Of a worker's threads it is
-#: whole tasks, and one that lasts would wait for good.
+#: Fraction of a thread whose lack goes unnoticed. Of a worker's own threads it is whole tasks, and
+#: a lasting one would wait forever.
 SLACK = 0.25
 
-#: Threads that are needed at an instant, from (seconds from now, thread-seconds there until then).
+#: Threads needed at an instant, from (seconds from now, thread-seconds available until then).
 ThreadsNeeded = Callable[[float, float], float]
 
-#: One that connects so long after it was made had other reasons than being slow to start.
+#: A worker that connects this long after its creation was delayed by more than its start.
 TOO_LONG_S = 3600.0
 
-#: A new Deployment is seen within so long: clusters are visited as often where no watch tells.
+#: Time within which a new Deployment is seen: without a watch, the interval of passes.
 SEEN_S = 60.0
 
-#: So much of the number is what the newest worker took: asked for too late, a replacement costs
-#: capacity or lets quotas be overrun; asked for early it only costs its own idle seconds.
+#: Weight of the newest start in the average. A replacement that is requested too late costs
+#: capacity or overruns quotas; one too early costs only its idle seconds.
 SLOWER, FASTER = 0.6, 0.15
 
-#: What passes before the Deployment is made, and after its worker has connected: a pass of ours,
+#: Time before the Deployment is created and after its worker has connected: a pass of ours,
 #: upstream's turn, another pass.
 OVERHEAD_S = 3.0
 
-#: Assumed where none has come. It is short: one that is not asked for is never measured.
+#: Assumed before any start was measured. It is short: a worker that is not requested is never
+#: measured.
 ASSUMED_S = 3.0
 
-#: What is taken for the time of a replacement before any has come (`RecyclePast.ready_s`).
+#: Assumed time of a replacement before any was measured (`RecyclePast.ready_s`).
 READY_S = RecyclePast().ready_s
 
 _STAYING = (Serving, Pending)
@@ -60,7 +61,7 @@ _Known = TypeVar("_Known", float, "float | None")
 #: ones where it is all that is known of how long such tasks take. Powers of 2, as all steps.
 UNKNOWN_STEP_S, KNOWN_STEP_S = 1.0, 4.0
 
-#: Where each task waits for at least this part of those before it, it waits for all of them.
+#: A task that waits for at least this fraction of the tasks before it counts as waiting for all.
 BARRIER = 0.5
 
 
@@ -68,15 +69,15 @@ BARRIER = 0.5
 class Part:
     """Tasks of one kind that can begin at about the same time."""
 
-    seconds: float  # one thread alone would take so long
-    width: float  # threads that it can keep busy
+    seconds: float  # seconds of work for a single thread
+    width: float  # threads that it can use
     level: int = 0
-    begins_s: float = 0.0  # from now; infinite: nobody can tell
+    begins_s: float = 0.0  # from now; infinite: unknown
 
 
 def parts_of(demand: Demand, *, threads: int, duration_s: float) -> tuple[Part, ...]:
     """
-    All work that any worker may do, by kind.
+    Return all unrestricted work, by kind.
 
     Args:
         threads: Of connected workers: so many tasks run, others that are assigned have not begun.
@@ -100,8 +101,7 @@ def parts_of(demand: Demand, *, threads: int, duration_s: float) -> tuple[Part, 
 
 def stepped_s(row: PrefixWork, age_s: float) -> tuple[float, float]:
     """
-    The assumed duration of the longest running task of a kind, and the seconds to the next
-    step.
+    Return the assumed duration of a kind's longest running task, and the seconds to its next step.
     """
     lasts_s = row.longest_s + age_s
     shortest_s = UNKNOWN_STEP_S if row.mean_s is None else KNOWN_STEP_S
@@ -112,7 +112,7 @@ def stepped_s(row: PrefixWork, age_s: float) -> tuple[float, float]:
 
 def _lasting(row: PrefixWork, age_s: float) -> PrefixWork:
     """
-    The same work some time after it was measured, while no task has ended.
+    Age the same work by some time in which no task has ended.
 
     The time that the longest task has taken goes on in steps of an eighth to a sixteenth: it is no
     more than a hint at its end, and a task of hours need not be looked at each second.
@@ -123,7 +123,7 @@ def _lasting(row: PrefixWork, age_s: float) -> PrefixWork:
 
 
 def left_after(parts: Iterable[Part], at_s: float, thread_seconds: float) -> tuple[Part, ...]:
-    """The work that is left at `at_s`, after so many thread-seconds were spent on it."""
+    """Return the work left at `at_s`, after so many thread-seconds were spent on it."""
     pairs = [(p, min(p.seconds, p.width * max(0.0, at_s - p.begins_s))) for p in parts]
     total = sum(could for _, could in pairs)
     share = min(1.0, thread_seconds / total) if total else 0.0
@@ -135,7 +135,7 @@ def left_after(parts: Iterable[Part], at_s: float, thread_seconds: float) -> tup
 
 def threads_for(parts: Sequence[Part], duration_s: float) -> float:
     """
-    Threads that the work needs to be done within `duration_s`, or as near to that as it can.
+    Return the threads that finish the work within `duration_s`, or as near to it as possible.
 
     Never more than can run at once: of one kind no more than its width, of all kinds no more than
     the widest level, because tasks behind each other do not run at the same time.
@@ -146,7 +146,7 @@ def threads_for(parts: Sequence[Part], duration_s: float) -> float:
 
 
 def widest_level(parts: Sequence[Part]) -> float:
-    """The most threads that tasks which are not behind each other keep busy."""
+    """Return the most threads that tasks without dependencies on each other keep busy."""
     by_level: dict[int, float] = {}
     for part in parts:
         by_level[part.level] = by_level.get(part.level, 0.0) + part.width
@@ -155,7 +155,7 @@ def widest_level(parts: Sequence[Part]) -> float:
 
 def expected_s(row: PrefixWork, unknown_s: float) -> float:
     """
-    The expected duration of one run of a kind.
+    Return the expected duration of one run of a kind.
 
     Without a finished run it is what the scheduler assumes, and twice what the longest has taken
     so far: half-way through is the best guess for something nobody has seen the end of.
@@ -166,17 +166,17 @@ def expected_s(row: PrefixWork, unknown_s: float) -> float:
 
 
 def running_s(row: PrefixWork, unknown_s: float, threads: int) -> float:
-    """Seconds of work left in the tasks of a kind that are assigned to workers."""
+    """Return the seconds of work left in a kind's assigned tasks."""
     each_s = expected_s(row, unknown_s)
     begun = min(row.running, max(threads, 1))
     waiting_s = (row.running - begun) * each_s
     if row.mean_s is None:
         return waiting_s + begun * max(unknown_s, row.longest_s)
-    # They began one after the other, the first of them `longest_s` ago.
+    # They began one after another, the first of them `longest_s` ago.
     lasts_s = row.longest_s * (1 + 1 / max(begun, 1)) / 2
     left_s = begun * (each_s - lasts_s if lasts_s < each_s else each_s / 2)
     if row.running and row.longest_s > 1.5 * each_s:
-        left_s += row.longest_s  # one that is far beyond the mean: as long again
+        left_s += row.longest_s  # a task far beyond the mean takes as long again
     return waiting_s + left_s
 
 
@@ -190,8 +190,8 @@ def _part(row: PrefixWork, unknown_s: float, threads: int, flow: int, begins_s: 
 def _width(row: PrefixWork, flow: int) -> float:
     if row.width is not None:
         return max(min(row.width, row.unfinished), row.running + row.ready, 1)
-    # Nobody looked how tasks hang together: those that wait can run about as wide as the tasks
-    # before them are many. For a chain that is one, for a map behind a source all of it.
+    # Dependencies are unknown: waiting tasks can run about as wide as there are tasks before them.
+    # For a chain that is one, for a map behind a source all of it.
     return max(min(row.unfinished, flow), 1)
 
 
@@ -199,7 +199,7 @@ def _held_up_s(
     row: PrefixWork, before: Sequence[tuple[PrefixWork, Part]], unknown_s: float,
     threads: int, duration_s: float,
 ) -> float:  # fmt: skip
-    """Seconds between the earliest start of the level before and that of this kind."""
+    """Return the seconds between the earliest starts of the previous level and of this kind."""
     if not before:
         return 0.0
     first_s = min(_first_s(r, unknown_s) for r, _ in before)
@@ -215,7 +215,7 @@ def _held_up_s(
 
 
 def _first_s(row: PrefixWork, unknown_s: float) -> float:
-    """Seconds until the first task of a kind ends."""
+    """Return the seconds until the first task of a kind ends."""
     each_s = expected_s(row, unknown_s)
     if row.mean_s is None:
         return unknown_s
@@ -224,7 +224,7 @@ def _first_s(row: PrefixWork, unknown_s: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Supply:
-    """One worker group that is scaled."""
+    """One scaled worker group."""
 
     name: str
     maximum: int
@@ -233,14 +233,14 @@ class Supply:
     connected: int  # in service
     busy: int  # of them: those that have tasks
     pending: tuple[float, ...]  # seconds until each is expected, the soonest first
-    arrival_s: float  # that one takes which is asked for now
-    is_assumed: bool = False  # because none has come yet
-    grows: bool = True  # whether workers are added, or only kept
+    arrival_s: float  # start time of a worker requested now
+    is_assumed: bool = False  # true until one was measured
+    grows: bool = True  # True if workers are added, not only kept
     stuck: float = 0.0  # threads of connected workers that can take no task now
 
     @property
     def free(self) -> float:
-        """Threads that can take a task now, or as soon as those that they run end."""
+        """Threads that can take a task now, or once their running task ends."""
         return max(0.0, self.connected * self.threads - self.stuck)
 
     @property
@@ -249,7 +249,7 @@ class Supply:
 
 
 def supplies(context: PassContext) -> tuple[Supply, ...]:
-    """The groups that are scaled, in the order in which they grow."""
+    """Return the scaled groups, in the order in which they grow."""
     default, groups = context.default_group, scaled_groups(context.observed, context.policy)
     clocks = context.clocks
     every = [_supply(bounds, group, context.past, clocks) for group, bounds in groups]
@@ -276,41 +276,42 @@ def _supply(bounds: GroupBounds, group: ObservedGroup, past: Past, clocks: Clock
 
 
 def is_assumed(past: Past, group: str) -> bool:
-    """Tells whether nobody knows yet how long a worker takes to come."""
+    """True if the start time of workers has not been measured."""
     return not past.of(group).starts and past.recycle.ready_s == READY_S
 
 
 def arrival_of(past: Past, group: str) -> float:
-    """The seconds that a worker takes to come if it is requested now."""
+    """Return the seconds that a worker takes to start if requested now."""
     known_s = ASSUMED_S if is_assumed(past, group) else past.recycle.ready_s
     measured_s = past.of(group).arrival_s
     return max(0.0, known_s if measured_s is None else measured_s)
 
 
 def _comes_in_s(worker: ObservedWorker, arrival_s: float, clocks: Clocks) -> float:
-    """Whole seconds, so that thousands that were asked for together are one instant."""
+    """Return whole seconds, so that thousands requested together arrive at one instant."""
     if worker.platform.is_held_up:
-        return arrival_s  # as good as one that is asked for now
+        return arrival_s  # it arrives no later than a new one
     age_s = clocks.pod_age_s(worker) or clocks.age_s(worker)
-    # One that is late is as late again: there is no telling, and no reason to ask for another.
+    # A late worker is expected to be as late again: this cannot be predicted, and is no reason to
+    # request another.
     return float(round(min(abs(arrival_s - age_s), arrival_s)))
 
 
 def threads_of(group: ObservedGroup) -> float:
-    """Threads of one worker: as measured, or else as it is to be started, or else one."""
+    """Return the threads of one worker: measured, configured, or one."""
     known = [w.process.nthreads for w in group.workers if w.process.nthreads > 0]
     return sum(known) / len(known) if known else float(max(group.threads, 1))
 
 
 def other_threads(observed: ObservedCluster, every: Sequence[Supply]) -> int:
-    """Threads of connected workers that belong to no group that is scaled."""
+    """Count threads of connected workers in unscaled groups."""
     return sum(w.nthreads - w.stuck for w in serving_elsewhere(observed, [s.name for s in every]))
 
 
 def serving_elsewhere(
     observed: ObservedCluster, groups: Collection[str]
 ) -> Iterator[SchedulerWorker]:
-    """Dask workers that stay, and belong to none of the groups."""
+    """Count serving Dask workers that belong to no scaled group."""
     ours = _dask_names(observed, groups)
     for worker in observed.scheduler.workers:
         if worker.name not in ours and worker.retiring is None and not worker.terminating:
@@ -324,8 +325,8 @@ def _dask_names(observed: ObservedCluster, groups: Collection[str]) -> set[str]:
 
 def fill(every: Sequence[Supply], need: ThreadsNeeded, *, other: float) -> dict[str, int]:
     """
-    Assign the threads that are needed to workers: first to those that are there, then to those on
-    their way, then to new ones; each kind by the order of the groups.
+    Assign the needed threads to workers: existing, then expected, then new ones; each kind in the
+    order of the groups.
 
     A worker counts from the instant on at which it is expected: what those before it have done by
     then is done, and if nothing is left for it, it is not needed.
@@ -337,14 +338,15 @@ def fill(every: Sequence[Supply], need: ThreadsNeeded, *, other: float) -> dict[
     wanted: dict[str, int] = {}
     left = max(needs.values()) - other
     for one in every:
-        # Who is stuck is not known here: all are kept for as long as any is needed.
+        # Which worker is stuck is unknown here: keep all while any is needed.
         stuck = one.stuck if left > 0 else 0.0
         wanted[one.name] = min(one.connected, _workers(left + stuck, one.threads))
         left -= max(0.0, wanted[one.name] * one.threads - stuck)
     there = connected
     for at, threads, name in coming:
         needed = max(n for t, n in needs.items() if t >= at)
-        # However little there is to do: where nobody is, the first is kept until it has come.
+        # With no worker at all, the first one is kept until it has connected, however little work
+        # there is.
         if not _workers(needed - there, threads, or_one=not there):
             break
         wanted[name] += 1
@@ -365,7 +367,7 @@ def _needs(
     connected: float,
     coming: Sequence[tuple[float, float, str]],
 ) -> Mapping[float, float]:
-    """Threads that are needed at each instant that matters."""
+    """Return the threads needed at each relevant instant."""
     instants = {0.0, *(at for at, _, _ in coming), *(s.arrival_s for s in every)}
     return {
         t: need(t, connected * t + sum(max(0.0, t - at) * n for at, n, _ in coming))
@@ -391,16 +393,16 @@ class Bound:
 def bound_workers(
     observed: ObservedCluster, every: Sequence[Supply], demand: Demand, duration_s: float
 ) -> Bound:
-    """Workers of each group that are there, or should be, for tasks that only they may run."""
+    """Return each group's workers for tasks that only they may run."""
     workers = dict.fromkeys((s.name for s in every), 0)
     kinds: dict[str, list[str]] = {}
     nobody: list[str] = []
-    # Those that wait for others are not asked for yet: it may be hours until they can run.
+    # Waiting tasks need no workers yet: it may take hours until they can run.
     for need in (n for n in demand.needs if n.tasks > 0 and is_strict(n)):
         message = f"{counted(need.tasks, 'task')} in need of {described(need)}"
         able = [a for s in every if (a := _able(observed, s, need)) is not None]
         able = [replace(s, maximum=max(0, s.maximum - workers[s.name])) for s in able]
-        # On workers of groups that are not scaled so many run at once.
+        # So many of them run at once on workers of unscaled groups.
         other = float(len(set(need.able) - _dask_names(observed, workers)))
         if not able and not other:
             nobody.append(f"{message}, which no worker of a group that is scaled has")
@@ -425,7 +427,7 @@ def _shares(
 
 
 def is_strict(need: Need) -> bool:
-    """Tells a need from a preference: `allow_other_workers` relaxes all but resources."""
+    """Distinguish a need from a preference: `allow_other_workers` relaxes all but resources."""
     return bool(need.resources) or (bool(need.workers or need.hosts) and not need.loose)
 
 
@@ -439,7 +441,7 @@ def described(need: Need) -> str:
 
 
 def _able(observed: ObservedCluster, supply: Supply, need: Need) -> Supply | None:
-    """The group as far as it can serve a need: how many such tasks one worker runs at once."""
+    """Return the group's capacity for a need: how many such tasks one worker runs at once."""
     group = observed.group(supply.name)
     at_once = None if group is None else _at_once(group, supply, need)
     if group is None or at_once is None:
@@ -448,7 +450,7 @@ def _able(observed: ObservedCluster, supply: Supply, need: Need) -> Supply | Non
     if not named or need.loose or group.name in named:
         stuck = supply.stuck * at_once / supply.threads
         return replace(supply, threads=at_once, stuck=stuck)
-    # A worker that is named is one of a kind: another one of its group is no help.
+    # A named worker is unique: another one of its group does not help.
     here = _named(group, named)
     if not here:
         return None
@@ -465,7 +467,7 @@ def _at_once(group: ObservedGroup, supply: Supply, need: Need) -> float | None:
         fits = (math.floor(offered[name] / amount) for name, amount in requests.items())
         return float(max(1, min([math.floor(supply.threads), *fits])))
     here = {name for w in group.workers for name in w.dask_names}
-    # Nobody says what its workers are started with, and some of them may run such tasks.
+    # Its workers' resources are unknown, and some may run such tasks.
     return 1.0 if here.intersection(need.able) else None
 
 
@@ -478,7 +480,9 @@ def _named(group: ObservedGroup, names: Collection[str]) -> int:
 
 
 def arrival_s(known_s: _Known, new: Iterable[float]) -> _Known:
-    """The seconds from asking for a worker until it serves, after `starts`; None: none has come."""
+    """
+    Return the seconds from requesting a worker until it serves, after `starts`; None: unknown.
+    """
     for took_s in new:
         if known_s is None:
             known_s = took_s
@@ -491,7 +495,7 @@ def starts(
     past: Past, workers: Iterable[ObservedWorker], clocks: Clocks, *, now: float
 ) -> list[float]:
     """
-    The seconds from asking for each worker that has just come until it serves.
+    Measure the seconds from requesting each newly connected worker until it serves.
 
     Only first pods count: of workers that an earlier pass has waited for, and of those that the
     first pass has found, the ones that joined soon after they were made. Any other may be in its
@@ -512,7 +516,7 @@ def starts(
 
 
 def _watched_s(worker: ObservedWorker, past: Past, age_s: float, *, now: float) -> float:
-    """A time by the platform's clock, which may be wrong: no more than our own allows."""
+    """Bound a time of the platform's clock, which may be wrong, by our own."""
     watched_s = now - past.awaited.get(worker.name, now)
     return max(0.0, min(age_s, watched_s + SEEN_S))
 
@@ -522,7 +526,7 @@ def at_least_as_long(
     *, now: float,
 ) -> float | None:  # fmt: skip
     """
-    The same, and no less than those on their way have taken already.
+    Return the same time, but at least what expected workers have already taken.
 
     Workers that take longer than anybody has measured would otherwise be given up again and again
     before the first of them has come.

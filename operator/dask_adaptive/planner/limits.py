@@ -1,4 +1,4 @@
-"""Messages to the agent: limits that it enforces between two passes, and workers to expect."""
+"""Computes messages to the agent: limits that it enforces between passes, and expected workers."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from dask_adaptive.planner.quotas import ending, own_margin_s, own_tasks
 from dask_adaptive.planner.replace import GroupRecycling
 from dask_adaptive.planner.stages import Draft
 
-#: What a worker has left within the margin before its end: next to nothing. An agent that hears
-#: that an end has passed gives the worker tasks again.
+#: Remaining time of a worker within its final margin: almost none. After an end in the past the
+#: agent would give it tasks again.
 IMMINENT_S = 0.001
 
-#: A worker that takes so many times longer than others did is not counted on any more.
+#: A worker that takes this many times longer than others is not expected any more.
 LATE = 3.0
 
-#: One that is late is expected within this part of what others took.
+#: A late worker is expected within this fraction of others' time.
 SOON = 0.25
 
-#: What is expected is told again after so long: an agent gives up workers that are overdue.
+#: Interval of repeating expected workers: the agent drops overdue ones.
 OVERDUE_S = 3.0
 
 _NO_LIMIT = Limit()
 
-#: Of workers that nothing bounds. The agent is told of them only where it watches newcomers.
+#: For workers without limits, sent only if the agent watches newcomers.
 _UNBOUND = _NO_LIMIT, Profile()
 
 
 def limits_for(context: PassContext, groups: Iterable[GroupRecycling], *, left: int) -> Limits:
     """
-    Say what may go on with how much.
+    Compute the limits of all workers.
 
     A worker that must not be replaced now has no limit of runs or failures: it serves on over its
     quota. An exact quota of tasks, and an end that others have set, hold whatever happens.
@@ -76,7 +76,7 @@ def limits_for(context: PassContext, groups: Iterable[GroupRecycling], *, left: 
 
 
 def _newcomers(context: PassContext, of_groups: Iterable[_GroupLimits]) -> Profile | None:
-    """By what workers are watched that nobody has seen yet."""
+    """Return the rules for workers that join before the next pass."""
     if context.policy.group_recycle:
         exact = [limits.exact_runs for limits in of_groups if limits.exact_runs]
         return Profile(exact=True, runs=min(exact)) if exact else None
@@ -93,9 +93,9 @@ class _GroupLimits:
         self.under_way = recycled.under_way
         self._expected_s = context.observed.scheduler.expected_s
         self._is_exact = self._recycle.tasks.exact
-        #: 0: there is no exact quota of tasks.
+        #: 0: no exact quota of tasks.
         self.exact_runs = self._recycle.tasks.max if self._is_exact else 0
-        # Those that are under way have been counted by maxPerHour already.
+        # Recycles under way already count for maxPerHour.
         is_open = at.is_open and not at.hold and (left > 0 or bool(self.under_way))
         may_runs = is_open and Reason.TASK_QUOTA not in at.forbidden
         self._may_runs = self._is_exact or may_runs
@@ -111,8 +111,8 @@ class _GroupLimits:
     @property
     def newcomers(self) -> Profile | None:
         """
-        By what workers of this group are watched that nobody has seen yet. Their own jitter is
-        told once they have been.
+        Return the rules for this group's workers that join before the next pass. Their own jitter
+        follows once they are known.
         """
         if self._recycle.min_age_s:
             return replace(self._loose, runs=self.exact_runs) if self.exact_runs else None
@@ -122,12 +122,12 @@ class _GroupLimits:
     @property
     def cordons(self) -> int:
         """
-        How many workers may be cordoned at once, those included that are. Exact quotas are not
-        held back by that. To be asked once `rows` have been read.
+        Limit of simultaneously cordoned workers, present ones included. Exact quotas ignore it.
+        Read it after `rows`.
         """
         reasons = [Reason.TASK_QUOTA] if self._is_counted and not self._is_exact else []
         reasons += [Reason.FAILURES] if self._is_watched else []
-        if not reasons:  # agents of 0.1.0 cordon nobody beyond this, however exact
+        if not reasons:  # agents of 0.1.0 never cordon beyond this, even for exact quotas
             return self._heads.in_service if self._is_counted else 0
         total = max(1, self._heads.base)
         allowed = min(self._at.allowance(reason, total) for reason in reasons)
@@ -135,7 +135,7 @@ class _GroupLimits:
         return int(max(0, min(allowed, total) - missing))
 
     def rows(self, *, others: bool) -> Iterator[tuple[tuple[str, ...], tuple[Limit, Profile]]]:
-        """Workers that may have a limit; with `others` all, those without one included."""
+        """Yield workers that may have a limit; with `others` all of them."""
         are_all = others or self._recycle.tasks.max or self._is_watched
         workers = self.group.workers if are_all else ending(self.group.workers)
         return ((worker.dask_names, self._of(worker)) for worker in workers)
@@ -160,7 +160,7 @@ class _GroupLimits:
 
     def _limit_by_end(self, worker: ObservedWorker) -> Limit:
         """
-        The limits that the agent enforces for each Dask worker of this worker; `profile` is 0.
+        Return the limits for each Dask worker of this worker; `profile` is 0.
 
         `left_s` is about ends that others set: of the pod, or of Dask's --lifetime. At
         `recycle.lifetime.max` nothing ends, unless it is a walltime: see `with_walltimes`.
@@ -172,7 +172,7 @@ class _GroupLimits:
             left_s = max(IMMINENT_S, ends_in_s - margin_s)
         runs = own_tasks(worker, recycle.tasks)
         if recycle.tasks.from_walltime and expected_s > 0 and math.isfinite(left_s):
-            # Exact limits count what is assigned, too: that is on its way already.
+            # Exact limits count assigned tasks too.
             given = worker.use.runs + (worker.process.processing if self._is_exact else 0)
             fitting = max(1, given + math.floor(min(left_s / expected_s, 1e9)))
             runs = min(runs, fitting) if runs else fitting
@@ -181,7 +181,7 @@ class _GroupLimits:
 
 def profile_of(recycle: Recycle, group: ObservedGroup, clocks: Clocks) -> Profile:
     """
-    The rules that the workers of one group share.
+    Return the rules that the workers of one group share.
 
     The youngest worker tells how long a new one will live; without it tasks that are too long for
     every worker would wait for a new one for ever.
@@ -207,7 +207,7 @@ def profile_of(recycle: Recycle, group: ObservedGroup, clocks: Clocks) -> Profil
 def arriving(
     drafts: Sequence[Draft], actions: Sequence[Action], context: PassContext
 ) -> tuple[Arriving, ...]:
-    """Lists the workers that were asked for by when they are expected, the soonest first."""
+    """List requested workers by expected arrival, the soonest first."""
     requested = {a.group: a.replicas for a in actions if isinstance(a, SetReplicas)}
     found = Counter[tuple[int, str]]()
     for draft in drafts:
@@ -217,7 +217,7 @@ def arriving(
 
 
 def _expected(draft: Draft, requested: int, context: PassContext) -> Iterator[tuple[float, int]]:
-    """In how many seconds how many workers are expected."""
+    """Yield seconds and numbers of expected workers."""
     takes_s = context.past.of(draft.name).arrival_s or context.past.recycle.ready_s
     clocks = context.clocks
     for worker in draft.workers.pending:

@@ -1,4 +1,4 @@
-"""The workers that the load, and people's code, ask for: `loads` is the entry."""
+"""Computes the workers that the load, and people's code, need: `loads` is the entry."""
 
 from __future__ import annotations
 
@@ -26,36 +26,36 @@ from dask_adaptive.planner.capacity import (
 )
 from dask_adaptive.planner.context import PassContext
 
-#: Nothing is done faster than this, whatever `target.duration` says.
+#: Lower bound of `target.duration`.
 SHORTEST_S = 0.1
 
-#: From so much of the workers' memory full of results on, twice the workers are asked for, whether
-#: a task is there just now or not (as `Scheduler.adaptive_target` does).
+#: Memory filled with results beyond which the workers are doubled, with or without a task (as
+#: `Scheduler.adaptive_target` does).
 FULL = 0.6
 
-#: Where work that keeps coming would keep at least this part of the threads busy all the time, what
-#: is there now stands for what there will be.
+#: If recurring work would keep at least this fraction of the threads busy, current work stands for
+#: future work.
 RECURRING = 0.5
 
-#: After so many times the usual gap nobody counts on more of such work.
+#: After this multiple of the usual gap, no more such work is expected.
 LATE = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The workers that are asked for in one group, before any limit."""
+    """The workers needed in one group, before any limit."""
 
     wanted: int
     reason: Reason
     message: str
     inputs: Mapping[str, float] = field(default_factory=dict)
     asked_by: str = "load"  # "load" | "client …"
-    assumption: str = ""  # that it rests on
+    assumption: str = ""  # the assumption behind it
     steps: tuple[Step, ...] = ()
-    is_lasting: bool = False  # it changes as tasks run on
+    is_lasting: bool = False  # changes while tasks run
 
     def at_least(self, number: int, stage: str, reason: Reason, message: str) -> Load:
-        """The same load, with so many workers where it is fewer."""
+        """Raise the load to a number of workers."""
         if number <= self.wanted:
             return self
         steps = (*self.steps, Step(stage, number, reason, message))
@@ -63,9 +63,7 @@ class Load:
 
 
 def loads(context: PassContext) -> Mapping[str, Load]:
-    """
-    One load for each worker group that is scaled and exists; the scheduler has answered.
-    """
+    """Return one load for each existing scaled group. The scheduler must have answered."""
     demand = context.observed.scheduler.demand
     every = supplies(context)
     if demand is None:
@@ -79,13 +77,13 @@ def loads(context: PassContext) -> Mapping[str, Load]:
 
 
 def _with_wants(load: Load, context: PassContext, group: str, home: str) -> Load:
-    """At least what clients have asked for; those that name no group in `home`."""
+    """Raise loads to the requests of clients; those without a group go to `home`."""
     wants = context.observed.scheduler.wants
     mine = [w for w in wants if (w.group or home) == group and w.left_s > 0]
     most = max(mine, key=lambda w: (w.workers, w.owner), default=None)
     if most is None or most.workers <= load.wanted:
         return load
-    # Without the time that is left: a sentence that counts down would be news all the time.
+    # Without the remaining time: a countdown would be news in every pass.
     message = f"client {most.owner} wants at least {counted(most.workers, 'worker')}"
     raised = load.at_least(most.workers, "hint", Reason.CLIENT_WANTS, message)
     return replace(raised, asked_by=f"client {most.owner}")
@@ -109,7 +107,7 @@ def _load(one: Supply, wanted: int, message: str, inputs: Mapping[str, float]) -
 
 
 def _scheduler_target(context: PassContext, every: Sequence[Supply]) -> dict[str, Load]:
-    """Loads by the scheduler's own adaptive_target, which knows no groups."""
+    """Compute loads from the scheduler's own adaptive_target, which knows no groups."""
     observed = context.observed
     scheduler = observed.scheduler
     inputs = {"queued": float(scheduler.queued), "running": float(scheduler.processing)}
@@ -120,7 +118,7 @@ def _scheduler_target(context: PassContext, every: Sequence[Supply]) -> dict[str
             wanted = wanted_workers(observed, group)
             message = f"the scheduler's adaptive_target gives {counted(wanted, 'worker')}"
         else:
-            # Nobody can say what other groups are for: nothing of them is taken away.
+            # The use of other groups is unknown: keep all of their workers.
             wanted, message = one.serving, "the load of this group is not known: its number stays"
         found[one.name] = _load(one, wanted, message, inputs)
     return found
@@ -144,7 +142,7 @@ def wanted_workers(cluster: ObservedCluster, group: ObservedGroup) -> int:
 
 
 def startup_aware(context: PassContext, every: Sequence[Supply], demand: Demand) -> dict[str, Load]:
-    """Ask for workers for the work that there is, as far as they would come in time."""
+    """Compute loads from the work, as far as new workers would start in time."""
     observed = context.observed
     duration_s = max(context.policy.target.duration_s, SHORTEST_S)
     bound = bound_workers(observed, every, demand, duration_s)
@@ -180,7 +178,7 @@ def _is_wide_enough(
     demand: Demand, parts: Sequence[Part], growing: Sequence[Supply], every: Sequence[Supply],
     other: float,
 ) -> bool:  # fmt: skip
-    """Tells whether all run that can: then it changes no number for how long tasks run."""
+    """True if all tasks that can run do: then their duration does not matter."""
     if demand.needs or demand.shuffles or demand.incoming:
         return False
     widest = widest_level(parts)
@@ -192,12 +190,12 @@ def _free_need(
     demand: Demand, parts: Sequence[Part], every: Sequence[Supply], other: float,
     duration_s: float,
 ) -> Callable[[float, float], float]:  # fmt: skip
-    """Threads that work which any worker may do needs, at each instant."""
+    """Return the threads that unrestricted work needs, at each instant."""
     if not _goes_on(demand, every, other):
         return lambda at_s, done: threads_for(left_after(parts, at_s, done), duration_s)
-    # Work that keeps coming will be there when new workers are, though this lot may be done; and
-    # those that were asked for in its course are for the next. Where the queue never empties, as
-    # much as has come is yet to come.
+    # Recurring work will still arrive when new workers start, even if the current tasks are done;
+    # workers requested during it are for the next. If the queue never empties, as much work is
+    # expected as has arrived.
     kept = other + sum(s.serving * s.threads for s in every)
     there_s = sum(p.seconds for p in parts) or 1.0
     whole = [replace(p, seconds=p.seconds * (1 + demand.trickle_s / there_s)) for p in parts]
@@ -206,13 +204,14 @@ def _free_need(
 
 
 def _goes_on(demand: Demand, every: Sequence[Supply], other: float) -> bool:
-    """Tells whether work keeps coming faster than new workers do, to too few workers."""
+    """True if work arrives faster than new workers do, at too few workers."""
     threads = other + sum(s.free for s in every)
-    # A queue that never empties needs no such rate: it is looked at no more often than passes are.
+    # A queue that never empties needs no such rate: it is checked no more often than passes are
+    # made.
     is_frequent = demand.trickle_s or all(demand.every_s < s.arrival_s for s in every)
     if not is_frequent or demand.incoming <= RECURRING * max(threads, 1):
         return False
-    # A queue that has not been empty for long is expected to go on for as long again.
+    # A queue that has not been empty for some time is expected to last as long again.
     lasted_s = demand.trickle_s / demand.incoming if demand.trickle_s else math.inf
     if any(lasted_s < s.arrival_s for s in every):
         return False
@@ -221,7 +220,7 @@ def _goes_on(demand: Demand, every: Sequence[Supply], other: float) -> bool:
 
 
 def _crowded(observed: ObservedCluster, growing: Sequence[Supply]) -> Mapping[str, int]:
-    """Twice the workers of the group that grows first, where results fill the memory."""
+    """Double the workers of the group that grows first, if results fill the memory."""
     limit = sum(w.memory_limit for w in observed.scheduler.workers)
     first = next((s for s in growing if s.grows), None)
     if first is None or observed.scheduler.results <= FULL * limit or not limit:
@@ -230,7 +229,10 @@ def _crowded(observed: ObservedCluster, growing: Sequence[Supply]) -> Mapping[st
 
 
 def _growing(observed: ObservedCluster, every: Sequence[Supply]) -> list[Supply]:
-    """Marks the groups that grow for unrestricted work: resources are for tasks that need them."""
+    """
+    Mark the groups that grow for unrestricted work: resources are reserved for tasks that need
+    them.
+    """
     default = observed.key.default_group
     usual = next((s.priority for s in every if s.name == default), 0)
     special = {g.name for g in observed.groups if g.resources and g.name != default}
@@ -238,7 +240,7 @@ def _growing(observed: ObservedCluster, every: Sequence[Supply]) -> list[Supply]
 
 
 def _without(supply: Supply, taken: int) -> Supply:
-    """The group without the workers that restricted tasks take."""
+    """Return the group without workers that restricted tasks use."""
     come = max(0, taken - supply.connected)
     return replace(
         supply,
@@ -249,7 +251,7 @@ def _without(supply: Supply, taken: int) -> Supply:
 
 
 def _shuffled_threads(demand: Demand, parts: Sequence[Part], duration_s: float) -> float:
-    """Threads worth having when the outputs of upcoming shuffles are given to workers."""
+    """Count the threads worth having when upcoming shuffles assign their outputs."""
     outputs = sum(s.outputs for s in demand.shuffles)
     if not outputs:
         return 0.0

@@ -46,7 +46,9 @@ class NextStep:
 def next_step(
     context: PassContext, draft: Draft, recycled: GroupRecycling, *, leaving: int
 ) -> NextStep:
-    """Decide the next step of one group; `leaving`: of the cluster, as nobody needs them."""
+    """
+    Decide the next step of one group. `leaving` counts unneeded workers that leave the cluster.
+    """
     workers = recycled.workers
     drained = delete_drained(workers)
     # Workers on terminating nodes leave in any case; their replacements are requested first.
