@@ -39,6 +39,8 @@ from support.agent_work import (
 
 BUSY = {"busy_ok": True}
 NEVER_PAUSES = {"distributed.worker.memory.pause": False}
+#: Processes that start on a busy machine: `gen_cluster` gives up after 15 s.
+NANNIES: dict[str, Any] = {"Worker": Nanny, "worker_kwargs": {"death_timeout": 60}}
 
 
 async def serves(c, s, worker) -> None:
@@ -266,7 +268,7 @@ async def test_a_worker_that_is_back_and_at_its_quota_at_once_gets_no_task(c, s,
 
 
 @pytest.mark.thorough
-@with_agent(Worker=Nanny, timeout=90)
+@with_agent(timeout=120, **NANNIES)
 async def test_restarts_of_workers_that_drain(c, s, a, b, agent) -> None:
     await c.gather(c.map(slow, range(4), delay_s=0))
     await retire(s, a.worker_address, **BUSY)
@@ -447,7 +449,7 @@ async def test_retiring_without_names_honours_pins(c, s, a, b, agent) -> None:
 
 
 @pytest.mark.long
-@with_agent(Worker=Nanny, timeout=90)
+@with_agent(timeout=120, **NANNIES)
 async def test_restarting_is_obeyed_and_told_once(c, s, a, b, agent) -> None:
     await pin(s, a)
 

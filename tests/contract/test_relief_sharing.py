@@ -288,7 +288,9 @@ def test_workers_in_the_scheduler_s_process_get_objects() -> None:
 
 
 @pytest.mark.thorough
-@gen_cluster(client=True, nthreads=ONE * 2, Worker=Nanny, timeout=120)
+@gen_cluster(
+    client=True, nthreads=ONE * 2, Worker=Nanny, worker_kwargs={"death_timeout": 60}, timeout=120
+)
 async def test_processes_that_die_or_restart_start_anew(c, s, a, b) -> None:
     async with shared(s) as sharing:
         fn = large()
