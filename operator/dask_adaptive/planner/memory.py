@@ -41,6 +41,9 @@ REFUSED_S = 15.0
 #: The same for urgent ones: the node terminates, or the quota has run out.
 REFUSED_PRESSING_S = 5.0
 
+#: By name.
+Workers = Mapping[str, ObservedWorker]
+
 
 def remember(
     context: PassContext, decided: Plan, outcomes: Sequence[Outcome], *, now: float
@@ -59,17 +62,17 @@ def remember(
     done = [outcome.action for outcome in outcomes if outcome.done]
     context = replace(context, past=past, now=now)
     groups = {plan.group: _remembered_group(context, plan, done) for plan in decided.groups}
-    present = {w.name for w in observed.workers}
+    workers = {w.name: w for w in observed.workers}
     deleted = frozenset(a.worker for a in done if isinstance(a, Delete))
     inside = {name for pod in observed.terminating for name in pod.dask_names}
     announced = {name for a in done if isinstance(a, Leave) for name in a.dask_names}
     past = replace(
-        _with_recycles(context, decided, done),
+        _with_recycles(context, workers, decided, done),
         heard_at=now,
         groups=groups,
         refusals=_refusals(past, outcomes, now=now),
-        leaving=_leaving(context, done) | deleted,
-        deleted=(past.deleted & present) | deleted,
+        leaving=_leaving(context, workers, done) | deleted,
+        deleted=deleted.union(past.deleted & workers.keys()),
         announced=(past.announced & inside) | announced,
     )
     return with_worker_groups(past, observed)
@@ -165,7 +168,7 @@ def _refusals(past: Past, outcomes: Sequence[Outcome], *, now: float) -> dict[st
     return kept
 
 
-def _leaving(context: PassContext, done: Sequence[Action]) -> frozenset[str]:
+def _leaving(context: PassContext, workers: Workers, done: Sequence[Action]) -> frozenset[str]:
     """
     Return names that explain, once they are missing, why `replicas` is too high.
 
@@ -173,13 +176,11 @@ def _leaving(context: PassContext, done: Sequence[Action]) -> frozenset[str]:
     any more, or workers that upstream is about to make would be taken for ones that we deleted.
     """
     past, groups = context.past, context.observed.groups
-    workers = list(context.observed.workers)
-    present = {w.name for w in workers}
-    retiring = {w.name for w in workers if isinstance(w.lifecycle, (Retiring, Deleting))}
+    retiring = {n for n, w in workers.items() if isinstance(w.lifecycle, (Retiring, Deleting))}
     settled = {g.name for g in groups if g.replicas == len(g.workers)}
     settled |= {a.group for a in done if isinstance(a, SetReplicas)}
-    missing = {n for n in past.leaving - present if past.homes.get(n) not in settled}
-    return frozenset(missing | retiring | past.deleted & present)
+    missing = {n for n in past.leaving - workers.keys() if past.homes.get(n) not in settled}
+    return frozenset(missing | retiring | past.deleted & workers.keys())
 
 
 def _remembered_group(context: PassContext, plan: GroupPlan, done: Sequence[Action]) -> GroupPast:
@@ -247,10 +248,11 @@ _ASKED = frozenset({Reason.RECYCLE_REQUESTED, Reason.DRIFTED})
 Pace = tuple[float, int, float]
 
 
-def _with_recycles(context: PassContext, decided: Plan, done: Sequence[Action]) -> Past:
+def _with_recycles(
+    context: PassContext, workers: Workers, decided: Plan, done: Sequence[Action]
+) -> Past:
     """Return the past of recycles, without workers that are gone."""
     past, now = context.past, context.now
-    workers = {w.name: w for w in context.observed.workers}
     replaced = [a for a in done if isinstance(a, Retire) and a.reason.replaces]
     begun, counted = _begun(past, workers, replaced)
     aborted, aborts = _aborted(context, decided, workers)
@@ -289,7 +291,7 @@ def _with_recycles(context: PassContext, decided: Plan, done: Sequence[Action]) 
 
 
 def _begun(
-    past: Past, workers: Mapping[str, ObservedWorker], replaced: Sequence[Retire]
+    past: Past, workers: Workers, replaced: Sequence[Retire]
 ) -> tuple[list[Reason], dict[str, str]]:
     """Return the reasons of recycles begun in this pass, each pod's only once."""
     reasons = []
@@ -303,7 +305,7 @@ def _begun(
 
 
 def _aborted(
-    context: PassContext, decided: Plan, workers: Mapping[str, ObservedWorker]
+    context: PassContext, decided: Plan, workers: Workers
 ) -> tuple[dict[str, tuple[float, str]], dict[str, int]]:
     """Return back-offs, doubled each time whichever replacement failed to come."""
     past, now = context.past, context.now
@@ -318,9 +320,7 @@ def _aborted(
     return aborted, aborts
 
 
-def _restarted(
-    past: Past, workers: Mapping[str, ObservedWorker], done: Sequence[Action]
-) -> dict[str, str]:
+def _restarted(past: Past, workers: Workers, done: Sequence[Action]) -> dict[str, str]:
     """Return the pods that we deleted while the scheduler still shows their processes."""
     leaving = {n for n, w in workers.items() if isinstance(w.lifecycle, Retiring)}
     kept = {n: pod for n, pod in past.restarted.items() if n in leaving}
