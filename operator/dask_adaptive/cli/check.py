@@ -82,7 +82,7 @@ def command(cluster: str | None, access: Access, output: str) -> None:
     Check the installation and the policies, and suggest fixes.
 
     CLUSTER is a DaskCluster or an AdaptivePolicy; by default all of the namespace. Exit code 1 if
-    anything is an error; warnings are none.
+    there is an error; warnings do not count.
     """
     where = access.namespace
 

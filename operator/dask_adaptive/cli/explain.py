@@ -104,10 +104,10 @@ def command(subject: str, access: Access, output: str) -> None:
     cluster/NAME  a DaskCluster or an AdaptivePolicy: how its number was made, why workers that are
                   not needed stay, who pins them, the last decisions; a NAME alone is one
     worker/NAME   a worker or its pod: why it stays or leaves, its quotas and pins
-    budget/NAME   an AdaptiveBudget: who has what of it, and who waits
+    budget/NAME   an AdaptiveBudget: its holders, and the groups that wait
 
-    pod/NAME and the like are understood. Schedulers are asked through kubectl port-forward; where
-    that fails, the policy's status has to do. Exit code 1 if there is no such thing.
+    kubectl's names of kinds work, too, such as pod/NAME. Schedulers are reached through kubectl
+    port-forward; if that fails, the policy's status is shown. Exit code 1 if none is found.
     """
     kind, _, name = subject.rpartition("/")
     kind = kind.partition(".")[0].lower() or "cluster"

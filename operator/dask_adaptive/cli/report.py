@@ -73,11 +73,10 @@ T = TypeVar("T")
 @kube_options
 def command(path: Path, access: Access) -> None:
     """
-    Write a zip to attach to a bug report. Look into it before you send it.
+    Write a zip to attach to a bug report. Review it before you send it.
 
-    It holds what this namespace has of policies, Dask clusters and their pods, events, the history
-    of decisions, and the operator's log: all by an allow-list. What was left out is in its
-    manifest.json.
+    It holds this namespace's policies, Dask clusters and their pods, events, the history of
+    decisions, and the operator's log, all by an allow-list. Its manifest.json lists omissions.
     """
     where = access.namespace
     report = access.ask(lambda api: gather(api, where))
@@ -85,7 +84,7 @@ def command(path: Path, access: Access) -> None:
         report.write(path, namespace=where)
     except OSError as exc:
         fail(f"{path}: {exc}", USAGE)
-    click.echo(f"{path}: look into it before you send it")
+    click.echo(f"{path}: review it before you send it")
     for name, why in sorted(report.left_out.items()):
         complain(f"  without {name}: {why}")
 

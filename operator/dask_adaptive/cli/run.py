@@ -37,10 +37,10 @@ _SECONDS = click.FloatRange(min=0, min_open=True)
 @click.command("run", context_settings={"auto_envvar_prefix": "DASK_ADAPTIVE"})
 @namespaces_option
 @namespace_selector_option
-@click.option("--nodes", is_flag=True, help="Watch nodes though there are --namespace options.")
+@click.option("--nodes", is_flag=True, help="Watch nodes even with --namespace options.")
 @click.option(
     "--budgets", type=click.Choice(["Cluster", "Namespaced"]), default=None,
-    help="Watch AdaptiveBudgets though there are --namespace options: the scope of their CRD.",
+    help="Watch AdaptiveBudgets even with --namespace options: the scope of their CRD.",
 )  # fmt: skip
 @click.option(
     "--dev", is_flag=True, allow_from_autoenv=False,
@@ -54,18 +54,18 @@ _SECONDS = click.FloatRange(min=0, min_open=True)
     help="Secret with the webhook's certificate. Default: no webhook.",
 )  # fmt: skip
 @click.option(
-    "--certificate-namespace", default="default", show_default=True, help="Of that Secret."
+    "--certificate-namespace", default="default", show_default=True, help="Its namespace."
 )
 @click.option(
     "--make-certificate", is_flag=True, help="Fill that Secret, which must exist, and renew it."
 )
 @click.option(
     "--webhook-host", default="",
-    help="By which the API server calls the webhook: SERVICE.NAMESPACE.svc.",
+    help="Host by which the API server calls the webhook: SERVICE.NAMESPACE.svc.",
 )  # fmt: skip
 @click.option(
     "--webhook-configuration", default="", metavar="NAME",
-    help="The MutatingWebhookConfiguration whose caBundle to keep.",
+    help="MutatingWebhookConfiguration whose caBundle is kept up to date.",
 )  # fmt: skip
 @click.option(
     "--worker-grace", type=click.IntRange(min=1), default=300, show_default=True,
@@ -105,12 +105,12 @@ _SECONDS = click.FloatRange(min=0, min_open=True)
 @click.option("--retry-period", type=_SECONDS, default=2.0, show_default=True)
 @click.option(
     "--controller-name", default="dask-adaptive", show_default=True,
-    help="Serve the policies whose spec.controllerName this is.",
+    help="Serve the policies with this spec.controllerName.",
 )  # fmt: skip
 @click.option("--identity", help="Unique name of this replica.")
 @click.option(
     "--lease-namespace", default="kube-system", show_default=True,
-    help="Of the Lease, which operators of one --controller-name have to share.",
+    help="Namespace of the Lease; operators of one --controller-name must share it.",
 )  # fmt: skip
 @click.option(
     "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True

@@ -56,8 +56,8 @@ def command(
     """
     Summarise clusters: a line for each, or NAME on one screen.
 
-    NAME is a DaskCluster or an AdaptivePolicy; by default all of the namespace. With -w all of it
-    is shown again after each change. `explain` says why. Exit code 1 if there is none.
+    NAME is a DaskCluster or an AdaptivePolicy; by default all of the namespace. With -w the output
+    is repeated after each change. `explain` gives reasons. Exit code 1 if there is none.
     """
     where = None if all_namespaces else access.namespace
     if watch:

@@ -54,16 +54,16 @@ _AT_ONCE = 10
 @namespace_selector_option
 @click.option(
     "--stop", metavar="NAMESPACE/NAME",
-    help="Scale the operator's Deployment to 0 first, or it would put them back; delete its Lease.",
+    help="Scale the operator's Deployment to 0 first, lest it restores them; delete its Lease.",
 )  # fmt: skip
 @click.option(
     "--lease-namespace", default=LEASE_NAMESPACE, show_default=True,
-    envvar="DASK_ADAPTIVE_LEASE_NAMESPACE", help="Of that Lease.",
+    envvar="DASK_ADAPTIVE_LEASE_NAMESPACE", help="Namespace of that Lease.",
 )  # fmt: skip
 @click.option(
     "--controller-name", default=DEFAULT_CONTROLLER, show_default=True,
     envvar="DASK_ADAPTIVE_CONTROLLER_NAME",
-    help="Whose traces: clusters with a policy for operators of another name are left alone.",
+    help="Operator whose changes are removed; clusters of operators of another name stay.",
 )  # fmt: skip
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @dry_run_option
@@ -75,8 +75,8 @@ def command(
     """
     Remove everything the operator added.
 
-    DaskAutoscalers that it took over go back to dask-kubernetes, and policies that it made itself
-    are deleted. What people have written stays. Helm runs this when the chart is uninstalled.
+    Adopted DaskAutoscalers return to dask-kubernetes, and policies that the operator made are
+    deleted. People's own settings stay. Helm runs this when the chart is uninstalled.
     """
     refuse_both(namespaces, namespace_selector)
     where, _, name = (stop or "").partition("/")

@@ -4,6 +4,6 @@
 COMMANDS = {
     "rehearse": "Run a script under a policy on this machine.",
     "record": "Record the load of a cluster for `simulate`.",
-    "simulate": "Show what would have happened under a policy.",
+    "simulate": "Simulate a policy on recorded work.",
     "recommend": "Suggest policies for recorded work, with what they cost.",
 }

@@ -36,12 +36,12 @@ TRIES = 80
 @click.option("--policy", type=_FILE, help="Today's AdaptivePolicy, to compare with.")
 def command(traces: tuple[Path, ...], policy: Path | None) -> None:
     """
-    Suggest policies for the work that TRACES tell of, with what each costs and saves.
+    Suggest policies for the recorded TRACES, with the cost and savings of each.
 
     TRACES are files that `record` wrote, best of several days. Policies are tried in the model of
     `simulate`; nothing is changed anywhere. The same traces always give the same advice.
 
-    Exit codes: 1 if the traces are too short to tell; 2 for a policy or trace that makes no sense.
+    Exit codes: 1 if the traces are too short to tell; 2 for a policy or trace that is invalid.
     """
     manifest = None if policy is None else read_manifest(policy)[0]
     read = [read_trace_file(path) for path in traces]

@@ -57,7 +57,7 @@ def command(
     cluster: str, path: Path, for_s: float | None, every_s: float, redact: bool, access: Access
 ) -> None:
     """
-    Record what CLUSTER has to do, for `simulate`.
+    Record the load of CLUSTER, for `simulate`.
 
     Only numbers by prefix (names of functions) are written, never a key, an address or a result.
     End it with Ctrl-C whenever you like. Exit code 1 if there is nothing to record.

@@ -22,7 +22,7 @@ from dask_adaptive_lab.cli.files import REDONE, read_policy
 @click.option("--memory-limit", default="1GiB", show_default=True, help="Memory of each worker.")
 @click.option(
     "--resources", multiple=True, metavar="[GROUP:]NAME=AMOUNT …",
-    help="What each worker offers, of the default group or of another one of the policy.",
+    help="Resources of each worker, in the default or another group of the policy.",
 )  # fmt: skip
 @click.option(
     "--logs", type=click.Path(file_okay=False, path_type=Path), help="Directory for logs."

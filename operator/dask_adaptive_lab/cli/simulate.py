@@ -43,7 +43,7 @@ def command(
     policy: Path, trace: Path, against: Path | None, startup: float | None, output: str
 ) -> None:
     """
-    Say what would have happened under POLICY: workers and time. Nothing is changed anywhere.
+    Simulate POLICY on a trace: workers and time. Changes nothing.
 
     The planner is that of the operator; the cluster is a model in simulated time.
 
