@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from dask_adaptive.loop.act import Attempts, act
 from dask_adaptive.loop.conditions import conditions_of
+from dask_adaptive.loop.events import events_of_outcomes
 from dask_adaptive.loop.ports import EventType, Retired
 from dask_adaptive.loop.status import Status
 from dask_adaptive.loop.summary import pins_of, status_of
+from dask_adaptive.loop.words import _VERBS, sentence
 from dask_adaptive.model.observed import (
     ManualPin,
     Note,
@@ -352,3 +354,12 @@ def test_a_pin_of_a_stranger_or_of_a_departing_worker_is_shown_too() -> None:
 
     (held,) = pins_of(dataclasses.replace(world, groups=(departing,)), now=NOW)
     assert ("a", "stranger") == held.workers
+
+
+def test_each_action_has_a_verb_and_an_event_names_three_workers() -> None:
+    retired = [done(dataclasses.replace(RETIRE, worker=name)) for name in "abcd"]
+    failed = dataclasses.replace(retired[0], done=False, reason=Reason.ACTION_FAILED, message="503")
+
+    assert {*_VERBS, "SetReplicas"} == {kind.__name__ for kind in get_args(Action)}
+    assert "Retiring a, b, c and 1 more: idle" == sentence(events_of_outcomes(retired))
+    assert "Retiring a: failed: 503" == sentence(events_of_outcomes([failed]))
