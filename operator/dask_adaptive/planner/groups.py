@@ -108,8 +108,11 @@ def sort_workers(
     """
     rows: dict[str, list[ObservedWorker]] = defaultdict(list)
     active = rows["active"]
+    node_terminates = set[str]()
     for worker in group.workers:
         is_heeded = heed_nodes and bool(worker.platform.node_terminating)
+        if is_heeded and worker.dask_names:
+            node_terminates.add(worker.name)
         if worker.name in deleted:
             rows["other"].append(worker)
         elif not is_heeded and isinstance(worker.lifecycle, Serving):
@@ -123,11 +126,7 @@ def sort_workers(
         on_terminating_node=tuple(rows["on_terminating_node"]),
         retiring=tuple(rows["retiring"]),
         other=tuple(rows["other"]),
-        node_terminates=frozenset(
-            w.name
-            for w in group.workers
-            if w.platform.node_terminating and heed_nodes and w.is_connected
-        ),
+        node_terminates=frozenset(node_terminates),
     )
 
 

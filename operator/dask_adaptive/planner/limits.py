@@ -221,10 +221,8 @@ def _expected(draft: Draft, requested: int, context: PassContext) -> Iterator[tu
     takes_s = context.past.of(draft.name).arrival_s or context.past.recycle.ready_s
     clocks = context.clocks
     for worker in draft.workers.pending:
-        age_s = clocks.age_s(worker)
-        is_stuck = (
-            worker.platform.gated or worker.platform.refused or clocks.unplaced_s(worker) > takes_s
-        )
+        platform, age_s = worker.platform, clocks.age_s(worker)
+        is_stuck = platform.gated or platform.refused or clocks.unplaced_s(worker) > takes_s
         if not is_stuck and age_s <= LATE * takes_s:
             yield max(takes_s - age_s, SOON * takes_s), 1
     unmade = max(on_the_way(context, draft.workers), requested - draft.workers.present)
