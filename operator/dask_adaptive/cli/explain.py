@@ -74,12 +74,7 @@ class Answer:
             s.name: [dict(zip(map(str.lower, s.columns), row, strict=True)) for row in s.rows]
             for s in self.sections
         }
-        return {
-            "about": self.about,
-            "answer": self.summary,
-            "facts": dict(self.facts),
-            **tables,
-        }
+        return {"about": self.about, "answer": self.summary, "facts": dict(self.facts), **tables}
 
     def lines(self) -> list[Cell]:
         """Render it for people."""

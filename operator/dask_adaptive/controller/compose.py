@@ -175,11 +175,7 @@ class Composer:
             allowance=partial(self._budgets.allowed, policy.key),
         )
         reporter = KubeReporter(
-            policy,
-            api=self._api,
-            world=self._world,
-            events=self.events,
-            wall_clock=time.time,
+            policy, api=self._api, world=self._world, events=self.events, wall_clock=time.time
         )
         link = FollowingLink(
             policy.key, world=self._world, routes=self._routes, consent=self._consent,

@@ -149,8 +149,7 @@ def asked_by(plan: GroupPlan) -> str:
 def _unscaled(group: str, outcomes: Sequence[Outcome], observed: ObservedCluster) -> Decision:
     """Make the decision about an unscaled group, whose workers are only replaced."""
     seen = observed.group(group)
-    there = len(seen.workers) if seen else 0
-    replicas = seen.replicas if seen else 0
+    there, replicas = (len(seen.workers), seen.replicas) if seen else (0, 0)
     action = next(o.action for o in outcomes if o.done)
     return Decision(
         observed.at, group, there, replicas, replicas, action.reason, action.message, "Done",

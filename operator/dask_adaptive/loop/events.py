@@ -17,14 +17,10 @@ from dask_adaptive.model.recycle import RecyclePast
 #: Losses, and problems that people should look into.
 _WARNED = frozenset(
     {
-        Reason.PIN_EXPIRED,
-        Reason.PINS_OVERRIDDEN,
-        Reason.TASKS_GIVEN_BACK,
-        Reason.TASK_TOO_LONG,
-        Reason.RELIEF_FAILED,
-        Reason.SERIALIZATION_HEAVY,
+        Reason.PIN_EXPIRED, Reason.PINS_OVERRIDDEN, Reason.TASKS_GIVEN_BACK,
+        Reason.TASK_TOO_LONG, Reason.RELIEF_FAILED, Reason.SERIALIZATION_HEAVY,
     }
-)
+)  # fmt: skip
 
 #: Conditions whose changes are reported as events.
 _TOLD = frozenset({st.READY, st.INJECTED, st.SCHEDULER_CONFIGURED, st.WATCHING})

@@ -17,13 +17,7 @@ from dask_adaptive.loop.conditions import conditions_of
 from dask_adaptive.loop.join import owner
 from dask_adaptive.loop.status import GroupRow, HeldBy, SchedulerRow, Status, WorkerRow, steady
 from dask_adaptive.loop.words import about, worker_row, worker_state
-from dask_adaptive.model.observed import (
-    ObservedCluster,
-    ObservedWorker,
-    Pin,
-    PlatformView,
-    Serving,
-)
+from dask_adaptive.model.observed import ObservedCluster, ObservedWorker, Pin, PlatformView, Serving
 from dask_adaptive.model.plan import Blocker, Decision, Delete, Outcome, Plan, Restart, Retire
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason

@@ -115,11 +115,6 @@ class Reason(str, enum.Enum):
         """A worker that leaves for this reason is replaced by another."""
         return self in _REPLACING
 
-    @property
-    def is_surplus(self) -> bool:
-        """A worker that leaves for this reason is one too many."""
-        return self in _SURPLUS
-
     def __str__(self) -> str:
         return self.value
 
@@ -131,6 +126,7 @@ _REPLACING = frozenset(
     }
 )  # fmt: skip
 
-_SURPLUS = frozenset(
+#: A worker that leaves for such a reason is one too many.
+SURPLUS = frozenset(
     {Reason.UNDERUTILIZED, Reason.BUDGET_SHARED, Reason.NEVER_CONNECTED, Reason.ADMISSION_GATED}
 )

@@ -111,9 +111,7 @@ def _matches(pattern: str) -> str:
 
 def _rules(*rules: tuple[str, str]) -> Mapping[str, Any]:
     """A schema with rules of CEL, each with its message."""
-    return {
-        "x-kubernetes-validations": [{"rule": cel, "message": message} for cel, message in rules]
-    }
+    return {"x-kubernetes-validations": [{"rule": cel, "message": text} for cel, text in rules]}
 
 
 def _integer(words: str, **least: int) -> Kind:

@@ -19,25 +19,12 @@ from dask_adaptive.planner.behavior import BLIND_S, window_of
 from dask_adaptive.planner.capacity import arrival_of, stepped_s
 from dask_adaptive.planner.caps import LONGEST_WAIT_S
 from dask_adaptive.planner.context import PassContext, scaled_groups
-from dask_adaptive.planner.groups import (
-    HANDLED_S,
-    LOST_S,
-    SEEN_S,
-    SETTLE_S,
-    UNHANDLED_S,
-    gap_of,
-)
+from dask_adaptive.planner.groups import HANDLED_S, LOST_S, SEEN_S, SETTLE_S, UNHANDLED_S, gap_of
 from dask_adaptive.planner.leave import OWNER, PIN_SLACK_S, SLACK_S
 from dask_adaptive.planner.limits import LATE, OVERDUE_S
 from dask_adaptive.planner.load import LATE as LATE_WORK
 from dask_adaptive.planner.load import Load
-from dask_adaptive.planner.quotas import (
-    ending,
-    life_of,
-    own_lifetime_s,
-    own_margin_s,
-    paced_over_s,
-)
+from dask_adaptive.planner.quotas import ending, life_of, own_lifetime_s, own_margin_s, paced_over_s
 from dask_adaptive.planner.replace import HOUR_S, GroupRecycling
 
 #: Shortest validity; keeps rounding from causing a busy loop.

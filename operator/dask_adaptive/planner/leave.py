@@ -160,8 +160,7 @@ def ranked_pending(workers: Iterable[ObservedWorker]) -> list[ObservedWorker]:
     one that is starting will be of use soonest.
     """
     return sorted(
-        workers,
-        key=lambda w: (not w.platform.gated, not w.waiting, -w.platform.made_at, w.name),
+        workers, key=lambda w: (not w.platform.gated, not w.waiting, -w.platform.made_at, w.name)
     )
 
 

@@ -7,12 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from dask_adaptive.model.observed import (
-    Deleting,
-    ObservedGroup,
-    ObservedWorker,
-    Retiring,
-)
+from dask_adaptive.model.observed import Deleting, ObservedGroup, ObservedWorker, Retiring
 from dask_adaptive.model.past import GroupPast, Past, Refusal
 from dask_adaptive.model.plan import (
     Action,
@@ -26,7 +21,7 @@ from dask_adaptive.model.plan import (
     Retire,
     SetReplicas,
 )
-from dask_adaptive.model.reason import Reason
+from dask_adaptive.model.reason import SURPLUS, Reason
 from dask_adaptive.model.recycle import RecyclePast
 from dask_adaptive.planner.behavior import BLIND_S, remembered
 from dask_adaptive.planner.capacity import SEEN_S, arrival_s, at_least_as_long, starts
@@ -228,7 +223,7 @@ def _after(plan: GroupPlan, group: ObservedGroup, done: Sequence[Action]) -> int
                 more += max(0, action.replicas - max(group.replicas, len(group.workers)))
         elif isinstance(action, Cancel | Retire | Delete) and action.worker in names:
             more += isinstance(action, Cancel)
-            fewer += action.reason.is_surplus
+            fewer += action.reason in SURPLUS
     if plan.desired > plan.current:
         return min(plan.desired, plan.current + more)
     return max(plan.desired, plan.current - fewer)

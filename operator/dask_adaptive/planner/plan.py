@@ -21,15 +21,10 @@ from dask_adaptive.model.plan import (
     Step,
 )
 from dask_adaptive.model.policy import Mode
-from dask_adaptive.model.reason import Reason
+from dask_adaptive.model.reason import SURPLUS, Reason
 from dask_adaptive.model.recycle import Limits
 from dask_adaptive.model.scaling import GroupBounds, IdleAction
-from dask_adaptive.planner.caps import (
-    deletion,
-    fallback_floor,
-    paused_step,
-    scheduled_floor,
-)
+from dask_adaptive.planner.caps import deletion, fallback_floor, paused_step, scheduled_floor
 from dask_adaptive.planner.context import PassContext, scaled_groups
 from dask_adaptive.planner.groups import sort_workers, too_many_away, with_worker_groups
 from dask_adaptive.planner.horizon import next_instant
@@ -107,7 +102,7 @@ def _scaled(
         mine = recycle_group(draft.workers, draft.assessment, at)
         step = next_step(context, draft, mine, leaving=leaving)
         left = mine.left
-        leaving += sum(isinstance(a, Retire) and a.reason.is_surplus for a in step.actions)
+        leaving += sum(isinstance(a, Retire) and a.reason in SURPLUS for a in step.actions)
         recycled.append(mine)
         steps.append(step)
     recycled += recycle_unscaled(context, scaled={draft.name for draft in drafts}, left=left)

@@ -222,25 +222,22 @@ class SnapshotReader:
         metered = {} if meters is None else self._metered(columns, meters)
         rows = zip(*(columns[name] for name in COLUMNS), strict=True)
         for slot, status, processing, idle_ms, sole_bytes, memory in rows:
-            yield (
-                slot,
-                SchedulerWorker(
-                    **self._introduced[slot],
-                    status=wire.STATUSES[status],
-                    processing=processing,
-                    idle_since=0.0 if processing else self._in(-idle_ms),
-                    sole_bytes=sole_bytes,
-                    memory=memory,
-                    closable=slot in closable,
-                    actors=slot in actors,
-                    **metered.get(slot, {}),
-                ),
+            worker = SchedulerWorker(
+                **self._introduced[slot],
+                status=wire.STATUSES[status],
+                processing=processing,
+                idle_since=0.0 if processing else self._in(-idle_ms),
+                sole_bytes=sole_bytes,
+                memory=memory,
+                closable=slot in closable,
+                actors=slot in actors,
+                **metered.get(slot, {}),
             )
+            yield slot, worker
 
-    def _metered(self, columns: wire.Columns, meters: wire.Meters) -> _Fields:
+    def _metered(self, columns: wire.Columns, meters: Mapping[str, Any]) -> _Fields:
         matched = dict(meters["matched"])
-        counts: dict[str, Any] = {f.name: meters.get(f.name) for f in fields(Use)}
-        counts = {name: column for name, column in counts.items() if column is not None}
+        counts = {f.name: meters[f.name] for f in fields(Use) if f.name in meters}
         metered: _Fields = {}
         every = (columns["slot"], columns["memory"], meters["managed"], *counts.values())
         for slot, memory, managed, *counted in zip(*every, strict=True):

@@ -109,10 +109,7 @@ KINDS: tuple[Kind, ...] = (
         lost="clusters are not held to AdaptiveBudgets that select namespaces by labels",
     ),
     Kind(
-        api.NAMESPACES,
-        objects.ServedNamespace,
-        objects.parse_served_namespace,
-        cluster_scoped=True,
+        api.NAMESPACES, objects.ServedNamespace, objects.parse_served_namespace, cluster_scoped=True
     ),
 )
 
