@@ -105,10 +105,7 @@ async def test_of_two_operators_of_two_names_one_makes_the_policy_and_serves_it(
     def policies() -> list[tuple[str, str]]:
         return [(p["metadata"]["uid"], p["spec"]["controllerName"]) for p in team.policies()]
 
-    async with (
-        team.served(controller_name="a") as one,
-        team.served(controller_name="b") as other,
-    ):
+    async with team.served(controller_name="a") as one, team.served(controller_name="b") as other:
         team.annotate("daskcluster", "demo", max_replicas="3")
         await until(lambda: team.ready("demo")[0] == "True")
         made = policies()
@@ -122,10 +119,7 @@ async def test_of_two_operators_of_two_names_one_makes_the_policy_and_serves_it(
 
 async def test_a_policy_goes_from_one_operator_to_another_by_its_name(team: Team) -> None:
     team.apply_demo(policy("p", "demo", minReplicas=2))
-    async with (
-        team.served() as first,
-        team.served(controller_name="team-b") as second,
-    ):
+    async with team.served() as first, team.served(controller_name="team-b") as second:
         await until(lambda: team.replicas() == 2)
         team.edit("p", controllerName="team-b", minReplicas=4)
         await until(lambda: team.replicas() == 4)

@@ -7,15 +7,7 @@ import time
 import pytest
 
 from dask_adaptive.kube.annotated import suspension_notes, woken_notes
-from dask_adaptive.kube.api import (
-    AUTOSCALERS,
-    CLUSTERS,
-    DEPLOYMENTS,
-    GROUPS,
-    NODES,
-    PODS,
-    KubeApi,
-)
+from dask_adaptive.kube.api import AUTOSCALERS, CLUSTERS, DEPLOYMENTS, GROUPS, NODES, PODS, KubeApi
 from dask_adaptive.kube.cache.world import World
 from dask_adaptive.kube.objects import PolicyObject
 from dask_adaptive.kube.reporter import EventPoster, KubeReporter

@@ -32,13 +32,7 @@ from dask_adaptive.kube.api import (
 )
 from dask_adaptive.kube.cache.world import World
 from dask_adaptive.kube.nodes import NodeObject
-from dask_adaptive.kube.objects import (
-    ADOPT,
-    ADOPTED,
-    COOLDOWN,
-    MANAGED_BY,
-    parse_policy_object,
-)
+from dask_adaptive.kube.objects import ADOPT, ADOPTED, COOLDOWN, MANAGED_BY, parse_policy_object
 from dask_adaptive.kube.reporter import DecisionLog
 from dask_adaptive.kube.status_json import history_name, history_of
 from dask_adaptive.loop.ports import PlatformError

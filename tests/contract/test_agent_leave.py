@@ -367,10 +367,7 @@ async def on(c: Any, name: Any) -> str:
     """The address of the worker that a task for this name runs on."""
     future = c.submit(lambda dask_worker=None: None, workers=[name], pure=False)
     here = c.submit(
-        lambda _: __import__("distributed").get_worker().address,
-        future,
-        workers=[name],
-        pure=False,
+        lambda _: __import__("distributed").get_worker().address, future, workers=[name], pure=False
     )
     return str(await asyncio.wait_for(here, 10))
 

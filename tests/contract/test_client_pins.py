@@ -18,15 +18,7 @@ from dask_adaptive_agent import PinUnavailable, pinned, wire
 from dask_adaptive_agent.agent import install, uninstall
 from support import pin_tasks
 from support.agent_cluster import with_agent
-from support.agent_pins import (
-    TOLD_BY,
-    Sync,
-    named_worker,
-    pins,
-    sync_cluster,
-    told,
-    until_pins,
-)
+from support.agent_pins import TOLD_BY, Sync, named_worker, pins, sync_cluster, told, until_pins
 from support.agent_work import ask, heard, ran, retire, until
 
 pytestmark = pytest.mark.thorough

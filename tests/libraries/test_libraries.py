@@ -62,12 +62,7 @@ def lightgbm(client: Client, folder: Path) -> Any:
 
     x, y = dask.persist(*in_chunks())
     # Few leaves of many rows: deeper trees differ with the number of workers, on stock, too.
-    options = {
-        "n_estimators": 4,
-        "num_leaves": 4,
-        "min_child_samples": 50,
-        "min_data_in_bin": 1,
-    }
+    options = {"n_estimators": 4, "num_leaves": 4, "min_child_samples": 50, "min_data_in_bin": 1}
     model = DaskLGBMClassifier(client=client, verbose=-1, n_jobs=1, **options)
     return model.fit(x, y).predict_proba(x).compute()
 

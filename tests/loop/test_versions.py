@@ -48,11 +48,7 @@ async def running(tmp_path: Path, release: str, **options: Any) -> AsyncIterator
         yield stage
 
 
-@table(
-    "release, inject",
-    attached_live=("2023.5.0", False),
-    preloaded=("2024.8.2", True),
-)
+@table("release, inject", attached_live=("2023.5.0", False), preloaded=("2024.8.2", True))
 async def test_an_older_release_is_served(
     tmp_path: Path, release: str, inject: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,21 +11,8 @@ import pytest
 
 from dask_adaptive.model import observed, recycle, scaling
 from dask_adaptive.model.amounts import Amount
-from dask_adaptive.model.observed import (
-    ObservedWorker,
-    Pin,
-    PlatformWorker,
-    PrefixWork,
-    Retiring,
-)
-from dask_adaptive.model.past import (
-    Blocked,
-    Change,
-    GroupPast,
-    Past,
-    Recommendation,
-    Refusal,
-)
+from dask_adaptive.model.observed import ObservedWorker, Pin, PlatformWorker, PrefixWork, Retiring
+from dask_adaptive.model.past import Blocked, Change, GroupPast, Past, Recommendation, Refusal
 from dask_adaptive.model.policy import ClusterRef, Disruption, Mode, Policy, Retirement
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.planner.context import in_numbers

@@ -31,10 +31,7 @@ def _wrong(kind: str) -> list[tuple[dict[str, Any], str, str]]:
 MANY_SETTINGS = {f"k{i}": {"a": 1} for i in range(201)}
 
 #: (spec, field, a part of what is said of it).
-WRONG = [
-    *_wrong("wrong"),
-    ({"scheduler": {"config": MANY_SETTINGS}}, "scheduler.config", ""),
-]
+WRONG = [*_wrong("wrong"), ({"scheduler": {"config": MANY_SETTINGS}}, "scheduler.config", "")]
 WRONG_BUDGETS = _wrong("wrong-budgets")
 
 #: What both take, and read alike.

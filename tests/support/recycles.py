@@ -8,10 +8,7 @@ from typing import Any
 
 from dask_adaptive.model.observed import ObservedCluster, ObservedWorker, Retiring
 from dask_adaptive.model.past import Past
-from dask_adaptive.model.plan import (
-    Plan,
-    SetPin,
-)
+from dask_adaptive.model.plan import Plan, SetPin
 from dask_adaptive.model.policy import Disruption, Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import (

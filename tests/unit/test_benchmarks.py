@@ -65,11 +65,7 @@ def test_a_row_whose_code_has_changed_leaves_the_readme_and_is_marked_on_its_pag
 
 @pytest.mark.parametrize(
     ("text", "is_same"),
-    [
-        ("# why\nx = 1\n", True),
-        ('"""Why."""\nx = 1\n', True),
-        ("x = 2\n", False),
-    ],
+    [("# why\nx = 1\n", True), ('"""Why."""\nx = 1\n', True), ("x = 2\n", False)],
 )
 def test_comments_and_docstrings_make_no_figure_old(text: str, is_same: bool) -> None:
     assert (code("x = 1\n") == code(text)) is is_same

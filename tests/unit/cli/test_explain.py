@@ -98,8 +98,7 @@ PINS = {w.name: w.process.pins for w in WORKERS}
 ALL = replace(
     ALL,
     scheduler=replace(
-        ALL.scheduler,
-        workers=tuple(replace(w, pins=PINS[w.name]) for w in ALL.scheduler.workers),
+        ALL.scheduler, workers=tuple(replace(w, pins=PINS[w.name]) for w in ALL.scheduler.workers)
     ),
 )
 
@@ -223,8 +222,7 @@ def test_without_the_scheduler_what_kubernetes_knows_is_told(run: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("subject", "code"),
-    [("nobody", 1), ("worker/nobody", 1), ("budget/nobody", 1), ("node/n1", 2)],
+    ("subject", "code"), [("nobody", 1), ("worker/nobody", 1), ("budget/nobody", 1), ("node/n1", 2)]
 )
 def test_what_is_not_there(subject: str, code: int, run: Any) -> None:
     assert code == run("explain", subject).exit_code

@@ -26,12 +26,7 @@ from dask_adaptive.kube.objects import PolicyObject
 from dask_adaptive.kube.route import Routes
 from dask_adaptive.loop.one_pass import PassResult
 from dask_adaptive.loop.status import READY, Condition, Status
-from dask_adaptive.model.observed import (
-    ObservedCluster,
-    ObservedGroup,
-    ObservedWorker,
-    Retiring,
-)
+from dask_adaptive.model.observed import ObservedCluster, ObservedGroup, ObservedWorker, Retiring
 from dask_adaptive.model.plan import Plan
 from dask_adaptive.model.policy import ClusterRef, Policy
 from dask_adaptive.model.reason import Reason

@@ -11,13 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_adaptive.kube.objects import parse_policy_object
-from dask_adaptive.kube.status_json import (
-    KEY,
-    MOST_BYTES,
-    history_body,
-    history_name,
-    history_of,
-)
+from dask_adaptive.kube.status_json import KEY, MOST_BYTES, history_body, history_name, history_of
 from dask_adaptive.model.codec import encode
 from dask_adaptive.model.plan import KEPT, Decision, Step
 from dask_adaptive.model.reason import Reason

@@ -22,14 +22,7 @@ from dask_adaptive.kube.agent_config import (
     agent_zip,
     bundle,
 )
-from dask_adaptive.kube.inject import (
-    GRACE,
-    HOOK,
-    Injection,
-    inject,
-    inject_worker,
-    preloads,
-)
+from dask_adaptive.kube.inject import GRACE, HOOK, Injection, inject, inject_worker, preloads
 from dask_adaptive.model.scheduler_settings import INHERIT, SchedulerSettings, scheduler_settings
 from support.json_patch import apply
 from support.kube_bodies import dask_pod

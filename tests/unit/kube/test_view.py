@@ -9,11 +9,7 @@ import pytest
 
 from dask_adaptive.kube.view import view
 from dask_adaptive.model.keys import ClusterKey
-from dask_adaptive.model.observed import (
-    ObservedGroup,
-    PlatformView,
-    PlatformWorker,
-)
+from dask_adaptive.model.observed import ObservedGroup, PlatformView, PlatformWorker
 from support import kube_objects as ko
 from support.tables import table
 

@@ -218,11 +218,7 @@ def test_of_several_processes_in_a_pod_the_highest_use_of_each_counts() -> None:
     assert UNUSED is only(joined()).use
 
 
-@table(
-    "created_at, expected",
-    by_its_pod=(940.0, 60.0),
-    another_clock_is_ahead=(1_000.5, 0.0),
-)
+@table("created_at, expected", by_its_pod=(940.0, 60.0), another_clock_is_ahead=(1_000.5, 0.0))
 def test_the_age_of_a_pod(created_at: float, expected: float) -> None:
     worker = PlatformWorker("w", "uid", GROUP, 995.0, pod_made_at=created_at)
     view = PlatformView(groups=(ObservedGroup(GROUP, 1, handled=3),), workers=(worker,), at=1_000.0)

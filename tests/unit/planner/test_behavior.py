@@ -111,13 +111,7 @@ def driven(
     for i, wanted in enumerate(loads):
         at = i * dt_s
         number, _ = damped(
-            wanted,
-            counts[-1],
-            behavior,
-            past,
-            idle_timeout_s=IDLE_S,
-            since=-1e6,
-            now=at,
+            wanted, counts[-1], behavior, past, idle_timeout_s=IDLE_S, since=-1e6, now=at
         )
         past = remembered(
             past, wanted=wanted, before=counts[-1], after=number, behavior=behavior,

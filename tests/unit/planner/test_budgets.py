@@ -9,13 +9,7 @@ import pytest
 
 from dask_adaptive.model.observed import ManualPin, ObservedWorker, Pin
 from dask_adaptive.model.reason import Reason
-from dask_adaptive.model.recycle import (
-    Amount,
-    Budget,
-    MemoryQuota,
-    RecyclePast,
-    Strategy,
-)
+from dask_adaptive.model.recycle import Amount, Budget, MemoryQuota, RecyclePast, Strategy
 from support.recycles import DRAINING, FULL, IN_PLACE, SPENT, actions, decide, states, turn
 from support.worlds import NOW, PAST, SHUFFLE, busy, cluster, pending, worker
 

@@ -10,12 +10,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_adaptive.model.observed import (
-    Demand,
-    ObservedWorker,
-    Pending,
-    Serving,
-)
+from dask_adaptive.model.observed import Demand, ObservedWorker, Pending, Serving
 from dask_adaptive.model.past import Blocked, Recommendation
 from dask_adaptive.model.plan import Step
 from dask_adaptive.model.reason import Reason

@@ -10,14 +10,7 @@ import pytest
 from dask_adaptive.model.observed import Demand, Quiet
 from dask_adaptive.model.plan import GroupPlan, SetReplicas
 from dask_adaptive.model.reason import Reason
-from dask_adaptive.model.scaling import (
-    Fallback,
-    Idle,
-    IdleAction,
-    Pause,
-    Schedule,
-    WorkerGroup,
-)
+from dask_adaptive.model.scaling import Fallback, Idle, IdleAction, Pause, Schedule, WorkerGroup
 from support.tables import table
 from support.worlds import (
     GPU,

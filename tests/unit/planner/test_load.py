@@ -277,10 +277,7 @@ def test_full_memory_doubles_the_workers(results: int, limit: int, expected: int
 
 
 def test_outputs_of_shuffles_come_on_top_of_what_is_bound() -> None:
-    rows = [
-        row(mean_s=100.0, ready=1, width=1),
-        row(waiting=100, width=100, level=1, fan_in=20),
-    ]
+    rows = [row(mean_s=100.0, ready=1, width=1), row(waiting=100, width=100, level=1, fan_in=20)]
     shuffles = (UpcomingShuffle(20, 60), UpcomingShuffle(20, 40))
     needs = (Need(1, 1000.0, {}, workers=(GROUP,)),)
     there = [busy("a"), *(worker(f"w{i}") for i in range(49))]

@@ -8,19 +8,8 @@ from typing import Any
 
 import pytest
 
-from dask_adaptive.model.observed import (
-    ObservedCluster,
-    ObservedWorker,
-    Retiring,
-)
-from dask_adaptive.model.past import (
-    Blocked,
-    Change,
-    GroupPast,
-    Past,
-    Recommendation,
-    Refusal,
-)
+from dask_adaptive.model.observed import ObservedCluster, ObservedWorker, Retiring
+from dask_adaptive.model.past import Blocked, Change, GroupPast, Past, Recommendation, Refusal
 from dask_adaptive.model.plan import (
     Action,
     Cancel,
@@ -39,8 +28,7 @@ from support.worlds import GROUP, NOW, PAST, POLICY, busy, cluster, remember, wo
 
 #: Changes of the number are remembered for as long as a rate policy looks back.
 RATED = dataclasses.replace(
-    POLICY,
-    behavior=Behavior(ScaleUp(policies=(RatePolicy(RateType.PODS, 9, 100.0),))),
+    POLICY, behavior=Behavior(ScaleUp(policies=(RatePolicy(RateType.PODS, 9, 100.0),)))
 )
 BLOCKED = Blocked(NOW + 60, Reason.UNSCHEDULABLE, "no machine")
 KNOWN = GroupPast(
@@ -227,11 +215,7 @@ def test_a_deletion_is_remembered_until_its_worker_is_gone() -> None:
 
 @pytest.mark.parametrize(
     ("reason", "until"),
-    [
-        (Reason.UNDERUTILIZED, NOW + 15),
-        (Reason.NODE_GOING, NOW + 5),
-        (Reason.LIFETIME, NOW + 5),
-    ],
+    [(Reason.UNDERUTILIZED, NOW + 15), (Reason.NODE_GOING, NOW + 5), (Reason.LIFETIME, NOW + 5)],
 )
 def test_a_worker_that_would_not_go_is_left_alone_for_a_while(reason: Reason, until: float) -> None:
     before = {

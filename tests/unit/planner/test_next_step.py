@@ -8,23 +8,9 @@ from typing import Any
 
 import pytest
 
-from dask_adaptive.model.observed import (
-    Demand,
-    ManualPin,
-    ObservedWorker,
-    Pin,
-    Retiring,
-)
+from dask_adaptive.model.observed import Demand, ManualPin, ObservedWorker, Pin, Retiring
 from dask_adaptive.model.past import Past, Refusal
-from dask_adaptive.model.plan import (
-    Action,
-    Blocker,
-    Cancel,
-    Delete,
-    Plan,
-    Retire,
-    SetReplicas,
-)
+from dask_adaptive.model.plan import Action, Blocker, Cancel, Delete, Plan, Retire, SetReplicas
 from dask_adaptive.model.policy import Retirement
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Recycle, TaskQuota, Use

@@ -12,13 +12,7 @@ from dask_adaptive.model.observed import ObservedCluster, ObservedWorker
 from dask_adaptive.model.past import Past
 from dask_adaptive.model.plan import Action, GroupPlan, Outcome, Plan, Retire
 from dask_adaptive.model.reason import Reason
-from dask_adaptive.model.recycle import (
-    MemoryQuota,
-    Recycle,
-    RecyclePast,
-    Strategy,
-    Use,
-)
+from dask_adaptive.model.recycle import MemoryQuota, Recycle, RecyclePast, Strategy, Use
 from support.worlds import GROUP, NOW, PAST, POLICY, busy, cluster, remember, worker
 
 PLAN = Plan(Reason.RECYCLING, "", wanted=2, desired=3)

@@ -18,14 +18,7 @@ from dask_adaptive.model.observed import (
     Serving,
     TerminatingPod,
 )
-from dask_adaptive.model.plan import (
-    Action,
-    Cancel,
-    Delete,
-    Plan,
-    Retire,
-    SetReplicas,
-)
+from dask_adaptive.model.plan import Action, Cancel, Delete, Plan, Retire, SetReplicas
 from dask_adaptive.model.policy import Mode
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.scaling import IdleAction

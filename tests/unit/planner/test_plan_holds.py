@@ -16,22 +16,11 @@ from dask_adaptive.model.observed import (
     Quiet,
 )
 from dask_adaptive.model.past import Past
-from dask_adaptive.model.plan import (
-    Cancel,
-    DeleteCluster,
-    GroupPlan,
-    Plan,
-)
+from dask_adaptive.model.plan import Cancel, DeleteCluster, GroupPlan, Plan
 from dask_adaptive.model.policy import Disruption, Mode, Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Limits, Recycle, RecyclePast, TaskQuota, Use
-from dask_adaptive.model.scaling import (
-    Fallback,
-    Idle,
-    IdleAction,
-    Pause,
-    Schedule,
-)
+from dask_adaptive.model.scaling import Fallback, Idle, IdleAction, Pause, Schedule
 from support.worlds import (
     DRAINED,
     DRAINING,

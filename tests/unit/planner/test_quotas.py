@@ -378,8 +378,7 @@ pasts = st.builds(
     RecyclePast,
     above_since=st.dictionaries(st.sampled_from(LIVES), st.floats(NOW - 300, NOW)),
     pace=st.dictionaries(
-        st.sampled_from(LIVES),
-        st.tuples(st.just(NOW), st.integers(0, 1000), st.floats(0, 50)),
+        st.sampled_from(LIVES), st.tuples(st.just(NOW), st.integers(0, 1000), st.floats(0, 50))
     ),
     ready_s=st.floats(1, 60),
 )

@@ -7,20 +7,9 @@ from typing import Any
 
 import pytest
 
-from dask_adaptive.model.observed import (
-    ObservedCluster,
-    ObservedWorker,
-    Retiring,
-    TerminatingPod,
-)
+from dask_adaptive.model.observed import ObservedCluster, ObservedWorker, Retiring, TerminatingPod
 from dask_adaptive.model.past import Past, Refusal
-from dask_adaptive.model.plan import (
-    Blocker,
-    Cancel,
-    Restart,
-    Retire,
-    SetReplicas,
-)
+from dask_adaptive.model.plan import Blocker, Cancel, Restart, Retire, SetReplicas
 from dask_adaptive.model.policy import Mode
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import (

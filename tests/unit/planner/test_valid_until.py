@@ -36,11 +36,7 @@ from dask_adaptive.model.recycle import (
     TaskQuota,
     Use,
 )
-from dask_adaptive.model.scaling import (
-    Behavior,
-    Pause,
-    ScaleDown,
-)
+from dask_adaptive.model.scaling import Behavior, Pause, ScaleDown
 from dask_adaptive.planner.horizon import CONTESTED_S, TICK_S
 from dask_adaptive.planner.limits import IMMINENT_S
 from dask_adaptive.planner.memory import heard
