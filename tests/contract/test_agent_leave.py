@@ -36,6 +36,7 @@ from support.agent_work import (
     until,
     until_left,
 )
+from support.tables import table
 
 
 def kept(key: Any, worker: Any) -> bool:
@@ -197,13 +198,11 @@ async def test_a_worker_without_work_leaves_without_a_word(c, s, a, b, agent) ->
     assert [b.name] == list(s.aliases)
 
 
-@pytest.mark.parametrize(
-    ("said_s", "counts_s"),
-    [
-        pytest.param((60, 30, 90), 30, id="the-earliest"),
-        pytest.param((None,), 25, id="assumed"),
-        pytest.param((None, 90, None), 90, id="known-before-assumed"),
-    ],
+@table(
+    "said_s, counts_s",
+    the_earliest=((60, 30, 90), 30),
+    assumed=((None,), 25),
+    known_before_assumed=((None, 90, None), 90),
 )
 @with_agent()
 async def test_of_several_deadlines(c, s, a, b, said_s, counts_s) -> None:

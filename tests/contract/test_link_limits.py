@@ -22,6 +22,7 @@ from dask_adaptive.scheduler.sent import SentLimits, limit_request
 from dask_adaptive_agent import wire
 from dask_adaptive_agent.agent import install, uninstall
 from support.agent_work import MAY_END, heard, held, until
+from support.tables import table
 
 POLICY = Policy(ClusterRef("t"), 3)
 POD_ENDING = Reason.POD_ENDING
@@ -49,24 +50,22 @@ def ending(left_s: float) -> Limits:
 changed = functools.partial(dataclasses.replace, EXACT)
 
 
-@pytest.mark.parametrize(
-    ("told", "now", "later_s", "expected"),
-    [
-        pytest.param(EXACT, EXACT, 0, True, id="the-same"),
-        pytest.param(EXACT, EXACT, 1e6, True, id="without-an-end-time-changes-nothing"),
-        pytest.param(EXACT, changed(cordons=2), 0, False, id="stops"),
-        pytest.param(EXACT, changed(profiles=(Profile(),)), 0, False, id="profiles"),
-        pytest.param(EXACT, changed(workers={}), 0, False, id="lifted"),
-        pytest.param(EXACT, changed(workers={"b": Limit(2)}), 0, False, id="another-worker"),
-        pytest.param(EXACT, changed(workers={"a": Limit(3)}), 0, False, id="another-number"),
-        pytest.param(EXACT, changed(workers={"a": Limit(2, 5.0)}), 0, False, id="an-end"),
-        pytest.param(ending(60.0), ending(50.0), 10.0, True, id="it-counts-down-by-itself"),
-        pytest.param(ending(60.0), ending(50.9), 10.0, True, id="two-clocks"),
-        pytest.param(ending(60.0), ending(60.0), 10.0, False, id="it-has-moved"),
-        pytest.param(ending(60.0), ending(40.0), 10.0, False, id="sooner"),
-        pytest.param(ending(60.0), ending(math.inf), 10.0, False, id="none-any-more"),
-        pytest.param(ending(5.0), ending(-3.0), 10.0, True, id="over-stays-over"),
-    ],
+@table(
+    "told, now, later_s, expected",
+    the_same=(EXACT, EXACT, 0, True),
+    without_an_end_time_changes_nothing=(EXACT, EXACT, 1e6, True),
+    stops=(EXACT, changed(cordons=2), 0, False),
+    profiles=(EXACT, changed(profiles=(Profile(),)), 0, False),
+    lifted=(EXACT, changed(workers={}), 0, False),
+    another_worker=(EXACT, changed(workers={"b": Limit(2)}), 0, False),
+    another_number=(EXACT, changed(workers={"a": Limit(3)}), 0, False),
+    an_end=(EXACT, changed(workers={"a": Limit(2, 5.0)}), 0, False),
+    it_counts_down_by_itself=(ending(60.0), ending(50.0), 10.0, True),
+    two_clocks=(ending(60.0), ending(50.9), 10.0, True),
+    it_has_moved=(ending(60.0), ending(60.0), 10.0, False),
+    sooner=(ending(60.0), ending(40.0), 10.0, False),
+    none_any_more=(ending(60.0), ending(math.inf), 10.0, False),
+    over_stays_over=(ending(5.0), ending(-3.0), 10.0, True),
 )
 def test_what_was_told_is_told_again_only_if_it_has_changed(
     told: Limits, now: Limits, later_s: float, expected: bool

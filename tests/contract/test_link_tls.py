@@ -21,6 +21,7 @@ from dask_adaptive.scheduler.link import ReadOnlyLink, connect
 from dask_adaptive_agent import pinned
 from support.agent_work import until
 from support.certificates import Authority, security
+from support.tables import table
 
 POLICY = Policy(ClusterRef("t"), 3)
 OURS, OTHERS = Authority(), Authority()
@@ -108,12 +109,10 @@ async def test_what_is_wrong_with_certificates_is_said(words: str) -> None:
     assert words in seen.message
 
 
-@pytest.mark.parametrize(
+@table(
     "broken",
-    [
-        pytest.param(replace(OURS.tls(), key=OURS.tls().key), id="another-key"),
-        pytest.param(replace(OURS.tls(), ca="-----BEGIN\nnothing\n"), id="no-authority"),
-    ],
+    another_key=replace(OURS.tls(), key=OURS.tls().key),
+    no_authority=replace(OURS.tls(), ca="-----BEGIN\nnothing\n"),
 )
 def test_what_can_not_be_used_is_refused_before_anything_is_sent(broken: Tls) -> None:
     with pytest.raises(TlsFailed, match=r"tls\.key must be .* tls\.crt"):

@@ -20,6 +20,7 @@ from dask_adaptive_agent.relief.serialization import (
 )
 from support.agent_cluster import with_agent
 from support.agent_work import ask
+from support.tables import table
 
 try:
     from dask._task_spec import Task
@@ -202,13 +203,11 @@ def test_a_heavy_minute_is_told_when_somebody_asks_at_last() -> None:
     assert 1 == len(process.told)
 
 
-@pytest.mark.parametrize(
+@table(
     "stretches",
-    [
-        pytest.param([(300, 0.5, 0.19)], id="light"),
-        pytest.param([(300, 0.01, 0.9)], id="of-next-to-nothing"),
-        pytest.param([(30, 1.0, 0.9), (25, 0.1, 0.0)] * 5, id="bursts-shorter-than-a-minute"),
-    ],
+    light=[(300, 0.5, 0.19)],
+    of_next_to_nothing=[(300, 0.01, 0.9)],
+    bursts_shorter_than_a_minute=[(30, 1.0, 0.9), (25, 0.1, 0.0)] * 5,
 )
 def test_nothing_is_told_of(stretches: list[tuple[float, float, float]]) -> None:
     process = Process()

@@ -18,8 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import pytest
-
 from dask_adaptive.model.past import Change, GroupPast, Recommendation
 from dask_adaptive.model.scaling import Behavior, RatePolicy, RateType, ScaleDown, ScaleUp, Select
 from dask_adaptive.planner.behavior import damped, remembered
@@ -173,7 +171,11 @@ def test_windows(
 TWO = rules(10, 60, 100, 60)
 
 
-@pytest.mark.parametrize("sign", [pytest.param(1, id="up"), pytest.param(-1, id="down")])
+@table(
+    "sign",
+    up=1,
+    down=-1,
+)
 @table(
     "policies, before, counted, kept",
     # TestStoreScaleEvents: changes by age, how many count in 60 s, what stays with a new 5

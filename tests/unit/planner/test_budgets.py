@@ -5,12 +5,11 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import pytest
-
 from dask_adaptive.model.observed import ManualPin, ObservedWorker, Pin
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Amount, Budget, MemoryQuota, RecyclePast, Strategy
 from support.recycles import DRAINING, FULL, IN_PLACE, SPENT, actions, decide, states, turn
+from support.tables import table
 from support.worlds import NOW, PAST, SHUFFLE, busy, cluster, pending, worker
 
 CLIENT = Pin("client", "me", "", 60.0)
@@ -24,22 +23,16 @@ def aborted(**names: tuple[float, str]) -> dict[str, Any]:
     return {"past": dataclasses.replace(PAST, recycle=RecyclePast(aborted=names))}
 
 
-@pytest.mark.parametrize(
-    ("changes", "settings", "expected"),
-    [
-        pytest.param({**FULL, "pins": (CLIENT,)}, OVER_PINS, None, id="over-pins"),
-        pytest.param({**FULL, "pins": (CLIENT, SHUFFLE)}, OVER_PINS,
-                     (Reason.PINNED, "client me, shuffle 5f3a"),
-                     id="never-over-those-of-shuffles"),
-        pytest.param({**SPENT, "pins": (CLIENT,)}, OVER_PINS,
-                     (Reason.PINNED, "client me"), id="nor-for-anything-else"),
-        pytest.param({**SPENT, "pod_age_s": 3600.0}, HOUR_OLD, None, id="old-enough"),
-        pytest.param({**FULL, "manual_pin": ManualPin(60.0, "")}, OVER_PINS, None,
-                     id="over-pins-of-people"),
-        pytest.param(SPENT, {**aborted(b=OTHERS), **IN_PLACE}, None,
-                     id="but-where-none-is-asked-for-first"),
-        pytest.param(ASKED, aborted(b=OTHERS), None, id="by-hand-it-is-tried"),
-    ],
+@table(
+    "changes, settings, expected",
+    over_pins=({**FULL, "pins": (CLIENT,)}, OVER_PINS, None),
+    never_over_those_of_shuffles=({**FULL, "pins": (CLIENT, SHUFFLE)}, OVER_PINS,
+        (Reason.PINNED, "client me, shuffle 5f3a")),
+    nor_for_anything_else=({**SPENT, "pins": (CLIENT,)}, OVER_PINS, (Reason.PINNED, "client me")),
+    old_enough=({**SPENT, "pod_age_s": 3600.0}, HOUR_OLD, None),
+    over_pins_of_people=({**FULL, "manual_pin": ManualPin(60.0, "")}, OVER_PINS, None),
+    but_where_none_is_asked_for_first=(SPENT, {**aborted(b=OTHERS), **IN_PLACE}, None),
+    by_hand_it_is_tried=(ASKED, aborted(b=OTHERS), None),
 )  # fmt: skip
 def test_what_stands_against_a_replacement(
     changes: dict[str, Any], settings: dict[str, Any], expected: tuple[Reason, str] | None
@@ -66,13 +59,11 @@ def missing(*workers: ObservedWorker, **past: Any) -> int:
     return 9 - sum(action.startswith("retire f") for action in actions(decided))
 
 
-@pytest.mark.parametrize(
-    ("changes", "seen", "is_missed"),
-    [
-        pytest.param({}, ("x",), True, id="there-before"),
-        pytest.param({"pod_age_s": 470.0}, (), False, id="its-first-pod-a-little-late"),
-        pytest.param({"pod_age_s": 500.0}, (), False, id="its-first-pod"),
-    ],
+@table(
+    "changes, seen, is_missed",
+    there_before=({}, ("x",), True),
+    its_first_pod_a_little_late=({"pod_age_s": 470.0}, (), False),
+    its_first_pod=({"pod_age_s": 500.0}, (), False),
 )
 def test_who_was_connected_is_missed(
     changes: dict[str, Any], seen: tuple[str, ...], is_missed: bool
@@ -80,12 +71,10 @@ def test_who_was_connected_is_missed(
     assert is_missed == missing(pending("x", **changes), seen=frozenset(seen))
 
 
-@pytest.mark.parametrize(
-    ("floors", "expected"),
-    [
-        pytest.param({}, 1, id="without-a-past-it-is"),
-        pytest.param({"r": 9}, 0, id="as-many-serve-as-did"),
-    ],
+@table(
+    "floors, expected",
+    without_a_past_it_is=({}, 1),
+    as_many_serve_as_did=({"r": 9}, 0),
 )
 def test_who_left_before_its_replacement_came_is_missed(
     floors: dict[str, int], expected: int

@@ -21,6 +21,7 @@ from dask_adaptive.model.plan import DeleteCluster, Step
 from dask_adaptive.model.policy import Mode
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.scaling import Idle, IdleAction
+from support.tables import table
 from support.worlds import busy, cluster, decide, worker
 
 HOUR_S = 3600.0
@@ -70,29 +71,25 @@ YES, NO, ONLY_ZERO = (True, True), (False, False), (True, False)
 PIN = Pin("client", "me", "", 60.0)
 
 
-@pytest.mark.parametrize(
-    ("world", "idle", "expected"),
-    [
-        pytest.param(quiet(quiet=Quiet(no_task_s=HOUR_S)), AFTER, YES, id="just-long-enough"),
-        pytest.param(quiet(quiet=Quiet()), Idle(after_s=0.0), NO,
-                     id="in-use-however-short-the-time"),
-        pytest.param(quiet(quiet=Quiet(no_task_s=9.0)), Idle(no_client_timeout_s=0.0), NO,
-                     id="a-client-is-there-however-short-the-time"),
-        pytest.param(quiet([busy("a")], quiet=LEFT), NO_CLIENT, NO, id="fire-and-forget-runs"),
-        pytest.param(quiet(quiet=LEFT, queued=1), NO_CLIENT, NO, id="fire-and-forget-is-queued"),
-        pytest.param(quiet(quiet=LEFT, held=1), NO_CLIENT, NO, id="waits-for-another-worker"),
-        pytest.param(quiet(quiet=LEFT, demand=work(done=9)), NO_CLIENT, YES, id="all-done"),
-        pytest.param(quiet(demand=Demand(shuffles=(UpcomingShuffle(0, 3),))), AFTER, NO,
-                     id="a-shuffle-is-ahead"),
-        pytest.param(quiet(shuffles=(Shuffle(1, 1),)), AFTER, NO, id="a-shuffle-runs"),
-        pytest.param(quiet(wants=(Want(1, 0.5, "me"),)), AFTER, NO, id="somebody-wants-a-worker"),
-        pytest.param(quiet(wants=(Want(2, 0.0, "me"),)), AFTER, YES, id="the-want-is-over"),
-        pytest.param(quiet([worker("a", pins=(PIN,))]), AFTER, NO, id="pinned"),
-        pytest.param(with_worker(pins=(PIN,)), AFTER, NO, id="pinned-and-not-ours"),
-        pytest.param(with_worker(sole_bytes=1), AFTER, ONLY_ZERO, id="a-client-holds-results"),
-        pytest.param(with_worker(actors=True), AFTER, ONLY_ZERO, id="actors"),
-        pytest.param(quiet(problem=Reason.AGENT_MISSING), AFTER, NO, id="nobody-there-knows"),
-    ],
+@table(
+    "world, idle, expected",
+    just_long_enough=(quiet(quiet=Quiet(no_task_s=HOUR_S)), AFTER, YES),
+    in_use_however_short_the_time=(quiet(quiet=Quiet()), Idle(after_s=0.0), NO),
+    a_client_is_there_however_short_the_time=(quiet(quiet=Quiet(no_task_s=9.0)),
+        Idle(no_client_timeout_s=0.0), NO),
+    fire_and_forget_runs=(quiet([busy("a")], quiet=LEFT), NO_CLIENT, NO),
+    fire_and_forget_is_queued=(quiet(quiet=LEFT, queued=1), NO_CLIENT, NO),
+    waits_for_another_worker=(quiet(quiet=LEFT, held=1), NO_CLIENT, NO),
+    all_done=(quiet(quiet=LEFT, demand=work(done=9)), NO_CLIENT, YES),
+    a_shuffle_is_ahead=(quiet(demand=Demand(shuffles=(UpcomingShuffle(0, 3),))), AFTER, NO),
+    a_shuffle_runs=(quiet(shuffles=(Shuffle(1, 1),)), AFTER, NO),
+    somebody_wants_a_worker=(quiet(wants=(Want(1, 0.5, "me"),)), AFTER, NO),
+    the_want_is_over=(quiet(wants=(Want(2, 0.0, "me"),)), AFTER, YES),
+    pinned=(quiet([worker("a", pins=(PIN,))]), AFTER, NO),
+    pinned_and_not_ours=(with_worker(pins=(PIN,)), AFTER, NO),
+    a_client_holds_results=(with_worker(sole_bytes=1), AFTER, ONLY_ZERO),
+    actors=(with_worker(actors=True), AFTER, ONLY_ZERO),
+    nobody_there_knows=(quiet(problem=Reason.AGENT_MISSING), AFTER, NO),
 )  # fmt: skip
 def test_unused(world: ObservedCluster, idle: Idle, expected: tuple[bool, bool]) -> None:
     assert expected == unused(world, idle)

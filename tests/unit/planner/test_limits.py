@@ -31,6 +31,7 @@ from dask_adaptive.model.recycle import (
 from dask_adaptive.model.scaling import WorkerGroup
 from dask_adaptive.planner.quotas import with_walltimes
 from support.recycles import AT, FULL, IN_PLACE, NIGHT
+from support.tables import table
 from support.worlds import NOW, PAST, POLICY, busy, changed, cluster, dated, group_of, plan, worker
 
 SHUT = Disruption(windows=(NIGHT,))
@@ -77,15 +78,13 @@ LOOSE = dataclasses.replace(ALL, tasks=TaskQuota(20), memory=MemoryQuota(hard=0.
 EVERYTHING = (20, 5, False, ("x",))
 
 
-@pytest.mark.parametrize(
-    ("one", "settings", "expected", "cordons"),
-    [
-        pytest.param(YOUNG, {"min_age_s": 59.0}, EVERYTHING, 1, id="just-old-enough"),
-        pytest.param(YOUNG, {"min_age_s": 60.0}, None, 1, id="too-young"),
-        pytest.param(changed(A, ends_at=99.0), {"past": ABORTED, **IN_PLACE},
-                     (0, 0, False, ()), 1, id="none-came-but-it-ends"),
-        pytest.param(A, {"disruption": NEVER_FULL}, (0, 5, False, ("x",)), 2, id="never-for-tasks"),
-    ],
+@table(
+    "one, settings, expected, cordons",
+    just_old_enough=(YOUNG, {"min_age_s": 59.0}, EVERYTHING, 1),
+    too_young=(YOUNG, {"min_age_s": 60.0}, None, 1),
+    none_came_but_it_ends=(changed(A, ends_at=99.0), {"past": ABORTED, **IN_PLACE},
+        (0, 0, False, ()), 1),
+    never_for_tasks=(A, {"disruption": NEVER_FULL}, (0, 5, False, ("x",)), 2),
 )  # fmt: skip
 def test_what_a_worker_is_told(
     one: ObservedWorker, settings: dict[str, Any], expected: Any, cordons: int
@@ -98,12 +97,10 @@ def test_what_a_worker_is_told(
     assert (expected, cordons) == (row(limits, "a"), limits.cordons)
 
 
-@pytest.mark.parametrize(
+@table(
     "settings",
-    [
-        pytest.param({"past": ABORTED}, id="no-replacement-came"),
-        pytest.param({"disruption": SHUT}, id="no-window-is-open"),
-    ],
+    no_replacement_came={"past": ABORTED},
+    no_window_is_open={"disruption": SHUT},
 )
 def test_an_exact_quota_holds_whatever_holds_its_replacement_back(settings: dict[str, Any]) -> None:
     own = {k: settings.pop(k) for k in ("min_age_s", "max_per_hour") if k in settings}
@@ -150,15 +147,12 @@ def test_the_limit_of_a_worker(
 # --- the rules that workers share -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("recycle", "settings", "expected"),
-    [
-        pytest.param(Recycle(TaskQuota(20), min_age_s=60.0), {}, False, id="too-young"),
-        pytest.param(Recycle(TaskQuota(20)), {"others": [busy("c")],
-                     "worker_groups": (
-                         WorkerGroup("more", recycle=GroupRecycle(TaskLimit(7))),)}, False,
-                     id="not-exact"),
-    ],
+@table(
+    "recycle, settings, expected",
+    too_young=(Recycle(TaskQuota(20), min_age_s=60.0), {}, False),
+    not_exact=(Recycle(TaskQuota(20)),
+        {"others": [busy("c")],
+        "worker_groups": (WorkerGroup("more", recycle=GroupRecycle(TaskLimit(7))),)}, False),
 )  # fmt: skip
 def test_whether_newcomers_are_watched(
     recycle: Recycle, settings: dict[str, Any], expected: bool
@@ -186,12 +180,10 @@ C, D = busy("c", **OLD), busy("d", **OLD)
 TASKS, FITS_ONLY = Recycle(TaskQuota(20)), Recycle(TaskQuota(from_walltime=True))
 
 
-@pytest.mark.parametrize(
-    ("max_per_hour", "begun", "full", "expected"),
-    [
-        pytest.param(2, 0, "ab", 2, id="those-under-way-have-been-counted"),
-        pytest.param(3, 0, "ab", 3, id="and-one-more"),
-    ],
+@table(
+    "max_per_hour, begun, full, expected",
+    those_under_way_have_been_counted=(2, 0, "ab", 2),
+    and_one_more=(3, 0, "ab", 3),
 )
 def test_stops_are_those_of_all_groups_within_the_hour(
     max_per_hour: int | None, begun: int, full: str, expected: int

@@ -27,6 +27,7 @@ from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.scaling import LoadTarget, WorkerGroup
 from dask_adaptive.planner.capacity import Part, left_after
+from support.tables import table
 from support.worlds import (
     GPU,
     GROUP,
@@ -104,20 +105,17 @@ PARTS = Row("part", 1.0, running=0, ready=0, waiting=500, width=500, level=1, fa
 TEN = Row("t", 1.0, 1, 9, 0, width=10)
 
 
-@pytest.mark.parametrize(
-    ("rows", "workers", "arrival_s", "expected"),
-    [
-        pytest.param([Row("c", 1.0, 10, 0, 9990, width=10)], ONE, 6, 10, id="ten-chains-are-ten"),
-        pytest.param([Row("u", None, 1, 9, 0, longest_s=30, width=10)], ONE, 6, 10,
-                     id="unknown-and-long-already"),
-        pytest.param([LOADING, PARTS], ONE, 6, 1, id="what-begins-later-is-not-asked-for-yet"),
-        pytest.param([SOON, PARTS], ONE, 6, 100, id="what-begins-when-they-come-is"),
-        pytest.param([WIDE], [*ONE, *[pending(f"p{i}", age_s=2) for i in range(14)]], 6, 15,
-                     id="those-on-their-way-count"),
-        pytest.param([TEN], STUCK, 6, 4, id="stuck-threads-are-made-up-for"),
-        pytest.param([TEN], [*STUCK, worker("c")], 6, 3, id="others-are-not"),
-        pytest.param([], STUCK, 6, 0, id="for-nothing-nobody-is-kept"),
-    ],
+@table(
+    "rows, workers, arrival_s, expected",
+    ten_chains_are_ten=([Row("c", 1.0, 10, 0, 9990, width=10)], ONE, 6, 10),
+    unknown_and_long_already=([Row("u", None, 1, 9, 0, longest_s=30, width=10)], ONE, 6, 10),
+    what_begins_later_is_not_asked_for_yet=([LOADING, PARTS], ONE, 6, 1),
+    what_begins_when_they_come_is=([SOON, PARTS], ONE, 6, 100),
+    those_on_their_way_count=([WIDE], [*ONE, *[pending(f"p{i}", age_s=2) for i in range(14)]], 6,
+        15),
+    stuck_threads_are_made_up_for=([TEN], STUCK, 6, 4),
+    others_are_not=([TEN], [*STUCK, worker("c")], 6, 3),
+    for_nothing_nobody_is_kept=([], STUCK, 6, 0),
 )  # fmt: skip
 def test_workers_of_one_thread(
     rows: list[Row], workers: list[ObservedWorker], arrival_s: float, expected: int
@@ -132,23 +130,19 @@ def row(**changes: Any) -> Row:
     return replace(Row("t", 1.0, running=0, ready=0, waiting=0), **changes)
 
 
-@pytest.mark.parametrize(
-    ("changes", "threads", "expected"),
-    [
-        pytest.param({"ready": 1, "longest_s": 9.0}, 1, (2.0, 1), id="as-measured"),
-        pytest.param({"ready": 1, "mean_s": None}, 1, (0.5, 1), id="as-the-scheduler-assumes"),
-        pytest.param({"running": 4, "longest_s": 1.0}, 1, (7.0, 4), id="the-rest-has-not-begun"),
-        pytest.param({"running": 2, "longest_s": 1.0}, 2, (2.5, 2), id="one-after-the-other"),
-        pytest.param({"running": 1, "longest_s": 3.0}, 1, (1.0, 1), id="not-yet-far-beyond"),
-        pytest.param({"ready": 3, "longest_s": 9.0}, 1, (6.0, 3), id="none-runs"),
-        pytest.param({"running": 4, "mean_s": None}, 4, (2.0, 4), id="unknown"),
-        pytest.param({"running": 4, "mean_s": None, "longest_s": 3.0}, 1, (21.0, 4),
-                     id="unknown-and-long-already"),
-        pytest.param({"done": 9}, 1, (0.0, 0), id="all-are-done"),
-        pytest.param({"ready": 7, "width": 5, "bound": 1, "mean_s": 0.12346}, 1, (0.741, 6.0),
-                     id="told-to-a-thousandth"),
-    ],
-)  # fmt: skip
+@table(
+    "changes, threads, expected",
+    as_measured=({"ready": 1, "longest_s": 9.0}, 1, (2.0, 1)),
+    as_the_scheduler_assumes=({"ready": 1, "mean_s": None}, 1, (0.5, 1)),
+    the_rest_has_not_begun=({"running": 4, "longest_s": 1.0}, 1, (7.0, 4)),
+    one_after_the_other=({"running": 2, "longest_s": 1.0}, 2, (2.5, 2)),
+    not_yet_far_beyond=({"running": 1, "longest_s": 3.0}, 1, (1.0, 1)),
+    none_runs=({"ready": 3, "longest_s": 9.0}, 1, (6.0, 3)),
+    unknown=({"running": 4, "mean_s": None}, 4, (2.0, 4)),
+    unknown_and_long_already=({"running": 4, "mean_s": None, "longest_s": 3.0}, 1, (21.0, 4)),
+    all_are_done=({"done": 9}, 1, (0.0, 0)),
+    told_to_a_thousandth=({"ready": 7, "width": 5, "bound": 1, "mean_s": 0.12346}, 1, (0.741, 6.0)),
+)
 def test_the_work_of_one_kind(
     changes: dict[str, Any], threads: int, expected: tuple[float, float]
 ) -> None:
@@ -169,20 +163,17 @@ EARLY = row(mean_s=4.0, running=1, ready=7, width=8, longest_s=1.0)
 LATE = row(mean_s=4.0, running=1, ready=7, width=8, longest_s=9.0)
 
 
-@pytest.mark.parametrize(
-    ("before", "fan_in", "threads", "expected"),
-    [
-        pytest.param([EARLY], 1.0, 2, 3.0, id="which-has-run-for-a-second"),
-        pytest.param([LATE], 1.0, 2, 0.0, id="which-is-overdue"),
-        pytest.param([EIGHT, HALF], 1.0, 2, 0.5, id="of-whichever-kind"),
-        pytest.param([EIGHT, replace(HALF, mean_s=None)], 5.0, 2, math.inf, id="one-is-enough"),
-        pytest.param([CHAIN], 10.0, 4, 10.0, id="a-chain-takes-its-time"),
-        pytest.param([SHORT_CHAIN], 4.0, 4, 1.0, id="a-short-chain-too"),
-        pytest.param([BOUND, FOUR], 8.0, 1, 4.0, id="what-is-bound-is-no-work-of-ours"),
-        pytest.param([replace(BOUND, bound=8), FOUR, FOUR], 12.0, 1, 5.0,
-                     id="no-more-is-bound-than-there-is"),
-    ],
-)  # fmt: skip
+@table(
+    "before, fan_in, threads, expected",
+    which_has_run_for_a_second=([EARLY], 1.0, 2, 3.0),
+    which_is_overdue=([LATE], 1.0, 2, 0.0),
+    of_whichever_kind=([EIGHT, HALF], 1.0, 2, 0.5),
+    one_is_enough=([EIGHT, replace(HALF, mean_s=None)], 5.0, 2, math.inf),
+    a_chain_takes_its_time=([CHAIN], 10.0, 4, 10.0),
+    a_short_chain_too=([SHORT_CHAIN], 4.0, 4, 1.0),
+    what_is_bound_is_no_work_of_ours=([BOUND, FOUR], 8.0, 1, 4.0),
+    no_more_is_bound_than_there_is=([replace(BOUND, bound=8), FOUR, FOUR], 12.0, 1, 5.0),
+)
 def test_when_tasks_that_wait_can_begin(
     before: list[Row], fan_in: float, threads: int, expected: float
 ) -> None:
@@ -200,13 +191,11 @@ def test_when_tasks_that_wait_can_begin(
     assert [expected < math.inf, False] == [is_asked_for(in_time), is_asked_for(in_time - 0.1)]
 
 
-@pytest.mark.parametrize(
-    ("before", "thread_seconds", "expected"),
-    [
-        pytest.param([Part(10, 2)], 100.0, [Part(4, 2)], id="no-more-than-can-run-at-once"),
-        pytest.param([Part(10, 2, 1, 2.0)], 100.0, [Part(8, 2, 1, 0.0)], id="begins-meanwhile"),
-    ],
-)  # fmt: skip
+@table(
+    "before, thread_seconds, expected",
+    no_more_than_can_run_at_once=([Part(10, 2)], 100.0, [Part(4, 2)]),
+    begins_meanwhile=([Part(10, 2, 1, 2.0)], 100.0, [Part(8, 2, 1, 0.0)]),
+)
 def test_what_is_left_after_three_seconds(
     before: list[Part], thread_seconds: float, expected: list[Part]
 ) -> None:
@@ -225,25 +214,17 @@ def free(tasks: int, mean_s: float = 1000.0) -> Row:
 WILD_3 = [group_of(WILD, [worker(n) for n in "ghi"])]
 
 
-@pytest.mark.parametrize(
-    ("demand", "threads", "others", "expected"),
-    [
-        pytest.param({"every_s": 50.0}, 1, [], 1, id="no-sooner"),
-        pytest.param({"incoming": 0.5}, 1, [], 1, id="half-of-what-is-there"),
-        pytest.param({"incoming": 0.51}, 1, [], 8, id="more-than-half"),
-        pytest.param({"incoming": 2.0}, 4, [], 1, id="half-of-four-threads"),
-        pytest.param({"incoming": 2.0}, 1, WILD_3, 1, id="others-take-part"),
-        pytest.param({"incoming": 2.01}, 1, WILD_3, 5, id="who-are-not-enough"),
-        pytest.param({"trickle_s": 50.0}, 1, [], 1, id="a-queue-not-for-as-long-as-a-start"),
-        pytest.param({"trickle_s": 50.5}, 1, [], 8, id="a-queue-for-longer"),
-        pytest.param(
-            {"trickle_s": 50.5, "tasks": 30, "mean_s": 0.1},
-            1,
-            [],
-            11,
-            id="as-much-is-expected-as-has-come",
-        ),
-    ],
+@table(
+    "demand, threads, others, expected",
+    no_sooner=({"every_s": 50.0}, 1, [], 1),
+    half_of_what_is_there=({"incoming": 0.5}, 1, [], 1),
+    more_than_half=({"incoming": 0.51}, 1, [], 8),
+    half_of_four_threads=({"incoming": 2.0}, 4, [], 1),
+    others_take_part=({"incoming": 2.0}, 1, WILD_3, 1),
+    who_are_not_enough=({"incoming": 2.01}, 1, WILD_3, 5),
+    a_queue_not_for_as_long_as_a_start=({"trickle_s": 50.0}, 1, [], 1),
+    a_queue_for_longer=({"trickle_s": 50.5}, 1, [], 8),
+    as_much_is_expected_as_has_come=({"trickle_s": 50.5, "tasks": 30, "mean_s": 0.1}, 1, [], 11),
 )
 def test_work_that_keeps_coming_is_for_those_who_come_later(
     demand: dict[str, Any], threads: int, others: list[ObservedGroup], expected: int
@@ -294,13 +275,11 @@ def test_outputs_of_shuffles_come_on_top_of_what_is_bound() -> None:
 # Workers: who is there, who comes when, who is needed
 
 
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        pytest.param({"age_s": 80.0, "pod_age_s": 3.0}, 7.0, id="by-that-of-its-pod"),
-        pytest.param({"age_s": 11.0}, 1.0, id="as-late-again"),
-        pytest.param({"age_s": 4.0, "refused": "quota"}, 10.0, id="its-pod-is-refused"),
-    ],
+@table(
+    "changes, expected",
+    by_that_of_its_pod=({"age_s": 80.0, "pod_age_s": 3.0}, 7.0),
+    as_late_again=({"age_s": 11.0}, 1.0),
+    its_pod_is_refused=({"age_s": 4.0, "refused": "quota"}, 10.0),
 )
 def test_when_one_on_its_way_is_expected(changes: dict[str, Any], expected: float) -> None:
     """It is wanted if there is then enough left for two: a second too late, it is not."""
@@ -346,12 +325,10 @@ def test_workers_for_threads(
 RESOURCES = (("GPU", 4.0), ("FPGA", 2.0))
 
 
-@pytest.mark.parametrize(
-    ("workers", "policy", "resources", "expected"),
-    [
-        pytest.param([], grouped(priority=1), RESOURCES, (0, 3), id="unless-it-comes-first"),
-        pytest.param([], grouped(2), RESOURCES, (2, 0), id="not-if-it-has-resources"),
-    ],
+@table(
+    "workers, policy, resources, expected",
+    unless_it_comes_first=([], grouped(priority=1), RESOURCES, (0, 3)),
+    not_if_it_has_resources=([], grouped(2), RESOURCES, (2, 0)),
 )
 def test_which_group_grows(
     workers: list[ObservedWorker], policy: Policy, resources: tuple[tuple[str, float], ...],
@@ -421,23 +398,19 @@ def bound(needs: Sequence[Need], *, threads: int = 4, stuck: int = 0, most: int 
     return asked(seen, grouped(0, most))[GPU]
 
 
-@pytest.mark.parametrize(
-    ("needs", "changes", "expected"),
-    [
-        pytest.param([need(6, resources={"FPGA": 2.0})], {}, 3, id="two-at-once"),
-        pytest.param([need(6, resources={"FPGA": 2.0})], {"stuck": 4}, 5, id="none-while-stuck"),
-        pytest.param([need(6, resources={"FPGA": 1.0, "X": 0.0})], {}, 2, id="a-claim-of-none"),
-        pytest.param([need(4), need(3)], {"most": 4}, 4, id="the-first-takes-all"),
-        pytest.param([need(6, **NAMED, loose=True)], {}, 0, id="a-wish"),
-        pytest.param([need(9, **NAMED)], {}, 1, id="a-worker-is-named"),
-        pytest.param([need(2, **{**G_AND_H, "resources": {"GPU": 1.0}})], {}, 2,
-                     id="one-at-once-on-each-that-is-named"),
-        pytest.param([need(9, resources={}, hosts=("g-1",))], {}, 1, id="a-host"),
-        pytest.param([need(3, resources={"X": 1.0}, able=("g-1",))], {}, 3,
-                     id="known-from-those-that-run-such-tasks"),
-        pytest.param([need(1, resources={"X": 1.0}, able=("x",))], {}, 0, id="others-may-run-it"),
-    ],
-)  # fmt: skip
+@table(
+    "needs, changes, expected",
+    two_at_once=([need(6, resources={"FPGA": 2.0})], {}, 3),
+    none_while_stuck=([need(6, resources={"FPGA": 2.0})], {"stuck": 4}, 5),
+    a_claim_of_none=([need(6, resources={"FPGA": 1.0, "X": 0.0})], {}, 2),
+    the_first_takes_all=([need(4), need(3)], {"most": 4}, 4),
+    a_wish=([need(6, **NAMED, loose=True)], {}, 0),
+    a_worker_is_named=([need(9, **NAMED)], {}, 1),
+    one_at_once_on_each_that_is_named=([need(2, **{**G_AND_H, "resources": {"GPU": 1.0}})], {}, 2),
+    a_host=([need(9, resources={}, hosts=("g-1",))], {}, 1),
+    known_from_those_that_run_such_tasks=([need(3, resources={"X": 1.0}, able=("g-1",))], {}, 3),
+    others_may_run_it=([need(1, resources={"X": 1.0}, able=("x",))], {}, 0),
+)
 def test_workers_for_tasks_that_only_they_may_run(
     needs: list[Need], changes: dict[str, Any], expected: int
 ) -> None:
@@ -459,19 +432,16 @@ def test_a_group_is_told_for_what_it_is_needed_and_what_nobody_has() -> None:
     assert told(bound(needs)).message.endswith(f": 0 wanted; {said}")
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        pytest.param({"resources": {"X": 1.0}}, "X=1", id="a-resource"),
-        pytest.param({"resources": {"b": 2.5, "a": 1.0}}, "a=1 and b=2.5", id="two"),
-        pytest.param({"workers": ("w",)}, "one of w", id="a-worker"),
-        pytest.param({"workers": tuple("wxz")}, "one of w, x, z", id="three"),
-        pytest.param({"workers": tuple("wxzv")}, "one of w, x, z, …", id="more"),
-        pytest.param({"resources": {"X": 1.0}, "workers": ("w",), "loose": True}, "X=1",
-                     id="a-resource-and-a-wish"),
-        pytest.param({}, "", id="nothing"),
-    ],
-)  # fmt: skip
+@table(
+    "changes, words",
+    a_resource=({"resources": {"X": 1.0}}, "X=1"),
+    two=({"resources": {"b": 2.5, "a": 1.0}}, "a=1 and b=2.5"),
+    a_worker=({"workers": ("w",)}, "one of w"),
+    three=({"workers": tuple("wxz")}, "one of w, x, z"),
+    more=({"workers": tuple("wxzv")}, "one of w, x, z, …"),
+    a_resource_and_a_wish=({"resources": {"X": 1.0}, "workers": ("w",), "loose": True}, "X=1"),
+    nothing=({}, ""),
+)
 def test_a_need_in_words(changes: dict[str, Any], words: str) -> None:
     message = told(bound([replace(NEED, **{"resources": {}, **changes})])).message
 

@@ -24,6 +24,7 @@ from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import RecyclePast
 from dask_adaptive.model.scaling import Behavior, RatePolicy, RateType, ScaleUp
 from dask_adaptive.planner.memory import renewed
+from support.tables import table
 from support.worlds import GROUP, NOW, PAST, POLICY, busy, cluster, remember, worker
 
 #: Changes of the number are remembered for as long as a rate policy looks back.
@@ -81,16 +82,14 @@ def test_how_long_the_last_ones_took_to_come() -> None:
 WISH = (Recommendation(NOW, 2),)
 
 
-@pytest.mark.parametrize(
-    ("changes", "is_anew"),
-    [
-        pytest.param({"recommendations": (Recommendation(NOW - 19.9, 2),)}, False, id="in-time"),
-        pytest.param({"recommendations": (Recommendation(NOW - 20, 9),)}, True, id="blind"),
-        pytest.param({"recommendations": (), "since": NOW - 19.9}, False, id="just-begun"),
-        pytest.param({"recommendations": (), "since": NOW - 20}, True, id="never-a-wish"),
-        pytest.param({"since": None}, True, id="scaled-anew"),
-    ],
-)  # fmt: skip
+@table(
+    "changes, is_anew",
+    in_time=({"recommendations": (Recommendation(NOW - 19.9, 2),)}, False),
+    blind=({"recommendations": (Recommendation(NOW - 20, 9),)}, True),
+    just_begun=({"recommendations": (), "since": NOW - 19.9}, False),
+    never_a_wish=({"recommendations": (), "since": NOW - 20}, True),
+    scaled_anew=({"since": None}, True),
+)
 def test_after_blindness_the_groups_window_begins_anew(
     changes: dict[str, Any], is_anew: bool
 ) -> None:
@@ -121,30 +120,28 @@ def delete(name: str, reason: Reason = Reason.NEVER_CONNECTED) -> Delete:
     return Delete(name, (), reason, "", "u")
 
 
-@pytest.mark.parametrize(
-    ("desired", "outcomes", "expected"),
-    [
-        pytest.param(9, [], 0, id="asked-and-not-got"),
-        pytest.param(9, [done(to(5), is_done=False)], 0, id="refused"),
-        pytest.param(9, [done(cancel("a"), is_done=False), done(to(5))], 3, id="one-of-two"),
-        pytest.param(4, [done(to(5))], 2, id="no-more-than-is-desired"),
-        pytest.param(9, [done(to(1))], 0, id="lowered"),
-        pytest.param(9, [done(to(5, group="etl-gpu"))], 0, id="another-groups"),
-        pytest.param(9, [done(to(5, reason=Reason.REPLICAS_CORRECTED))], 0, id="corrected"),
-        pytest.param(9, [done(cancel("a"))], 1, id="called-back"),
-        pytest.param(9, [done(cancel("x")), done(delete("x"))], 0, id="not-of-this-group"),
-        pytest.param(9, [done(cancel("a")), done(to(5))], 4, id="called-back-and-more"),
-        pytest.param(9, [done(cancel("a")), done(retire("b"))], 1, id="and-one-leaves"),
-        pytest.param(0, [], 0, id="nobody-would-go"),
-        pytest.param(0, [done(retire("a"))], -1, id="one-goes"),
-        pytest.param(0, [done(retire("a")), done(delete("b"))], -2, id="one-never-came"),
-        pytest.param(1, [done(retire("a")), done(retire("b"))], -1, id="no-fewer-than-desired"),
-        pytest.param(0, [done(retire("a", Reason.LIFETIME))], 0, id="replaced"),
-        pytest.param(0, [done(retire("a")), done(retire("b", Reason.LIFETIME))], -1, id="each"),
-        pytest.param(0, [done(retire("a"), is_done=False)], 0, id="it-would-not"),
-        pytest.param(0, [done(delete("a", Reason.DRAINED))], 0, id="counted-when-it-was-retired"),
-    ],
-)  # fmt: skip
+@table(
+    "desired, outcomes, expected",
+    asked_and_not_got=(9, [], 0),
+    refused=(9, [done(to(5), is_done=False)], 0),
+    one_of_two=(9, [done(cancel("a"), is_done=False), done(to(5))], 3),
+    no_more_than_is_desired=(4, [done(to(5))], 2),
+    lowered=(9, [done(to(1))], 0),
+    another_groups=(9, [done(to(5, group="etl-gpu"))], 0),
+    corrected=(9, [done(to(5, reason=Reason.REPLICAS_CORRECTED))], 0),
+    called_back=(9, [done(cancel("a"))], 1),
+    not_of_this_group=(9, [done(cancel("x")), done(delete("x"))], 0),
+    called_back_and_more=(9, [done(cancel("a")), done(to(5))], 4),
+    and_one_leaves=(9, [done(cancel("a")), done(retire("b"))], 1),
+    nobody_would_go=(0, [], 0),
+    one_goes=(0, [done(retire("a"))], -1),
+    one_never_came=(0, [done(retire("a")), done(delete("b"))], -2),
+    no_fewer_than_desired=(1, [done(retire("a")), done(retire("b"))], -1),
+    replaced=(0, [done(retire("a", Reason.LIFETIME))], 0),
+    each=(0, [done(retire("a")), done(retire("b", Reason.LIFETIME))], -1),
+    it_would_not=(0, [done(retire("a"), is_done=False)], 0),
+    counted_when_it_was_retired=(0, [done(delete("a", Reason.DRAINED))], 0),
+)
 def test_the_number_has_changed_by_what_was_got(
     desired: int, outcomes: list[Outcome], expected: int
 ) -> None:
@@ -188,21 +185,16 @@ def test_of_a_scheduler_that_began_anew_all_is_kept_but_the_load() -> None:
     assert Past(groups={GROUP: mine}, recycle=recycle, **kept) == renewed(past)
 
 
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        pytest.param({"since": NOW - 19.9}, NOW - 19.9, id="just-begun"),
-        pytest.param({"since": NOW - 20}, NOW, id="blind-since-it-began"),
-        pytest.param({"since": None}, NOW, id="never-seen"),
-        pytest.param({"since": NOW - 90, "groups": {GROUP: KNOWN}}, NOW - 90, id="a-wish-lately"),
-        pytest.param({"since": NOW - 90, "groups": {GROUP: GroupPast(), "b": KNOWN}}, NOW - 90,
-                     id="of-any-group"),
-        pytest.param(
-            {"since": NOW - 90,
-             "groups": {GROUP: GroupPast(recommendations=(Recommendation(NOW - 20, 1),))}},
-            NOW, id="no-wish-for-too-long"),
-        pytest.param({"session": "another", "groups": {GROUP: KNOWN}}, NOW, id="begun-anew"),
-    ],
+@table(
+    "changes, expected",
+    just_begun=({"since": NOW - 19.9}, NOW - 19.9),
+    blind_since_it_began=({"since": NOW - 20}, NOW),
+    never_seen=({"since": None}, NOW),
+    a_wish_lately=({"since": NOW - 90, "groups": {GROUP: KNOWN}}, NOW - 90),
+    of_any_group=({"since": NOW - 90, "groups": {GROUP: GroupPast(), "b": KNOWN}}, NOW - 90),
+    no_wish_for_too_long=({"since": NOW - 90,
+        "groups": {GROUP: GroupPast(recommendations=(Recommendation(NOW - 20, 1),))}}, NOW),
+    begun_anew=({"session": "another", "groups": {GROUP: KNOWN}}, NOW),
 )  # fmt: skip
 def test_since_when_the_load_is_watched(changes: dict[str, Any], expected: float) -> None:
     assert expected == next_past(**changes).since
@@ -239,21 +231,16 @@ DELETE_X = Delete("x", ("x",), Reason.DRAINED, "", "u")
 SET_5 = SetReplicas(GROUP, 5, Reason.LOAD_INCREASED, "")
 
 
-@pytest.mark.parametrize(
-    ("world", "outcomes", "past", "expected"),
-    [
-        pytest.param(cluster([busy("a")]), [done(DELETE_X)], {}, {"x"}, id="deleted"),
-        pytest.param(cluster([busy("a")], replicas=2), [], {"leaving": frozenset("x")}, {"x"},
-                     id="missing"),
-        pytest.param(cluster([busy("a")]), [done(SET_5)], {"leaving": frozenset("x")}, set(),
-                     id="settled-and-raised-in-the-first-pass-of-a-new-operator"),
-        pytest.param(cluster([busy("a")], replicas=2), [done(SET_5)], {"leaving": frozenset("x")},
-                     set(), id="raised-with-the-missing-counted"),
-        pytest.param(cluster([worker("x", retiring=Retiring())]), [], {}, {"x"},
-                     id="on-its-way"),
-        pytest.param(cluster([worker("x")]), [], {"leaving": frozenset("x")}, set(),
-                     id="called-back"),
-    ],
+@table(
+    "world, outcomes, past, expected",
+    deleted=(cluster([busy("a")]), [done(DELETE_X)], {}, {"x"}),
+    missing=(cluster([busy("a")], replicas=2), [], {"leaving": frozenset("x")}, {"x"}),
+    settled_and_raised_in_the_first_pass_of_a_new_operator=(cluster([busy("a")]), [done(SET_5)],
+        {"leaving": frozenset("x")}, set()),
+    raised_with_the_missing_counted=(cluster([busy("a")], replicas=2), [done(SET_5)],
+        {"leaving": frozenset("x")}, set()),
+    on_its_way=(cluster([worker("x", retiring=Retiring())]), [], {}, {"x"}),
+    called_back=(cluster([worker("x")]), [], {"leaving": frozenset("x")}, set()),
 )  # fmt: skip
 def test_who_explains_a_gap(
     world: ObservedCluster, outcomes: list[Outcome], past: dict[str, Any], expected: set[str]

@@ -15,6 +15,7 @@ from dask_adaptive.model.policy import Retirement
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Recycle, TaskQuota, Use
 from dask_adaptive.model.scaling import WorkerGroup
+from support.tables import table
 from support.worlds import (
     GPU,
     GROUP,
@@ -71,13 +72,11 @@ def back(name: str) -> Cancel:
 MORE = (Reason.LOAD_INCREASED, "3 1 3")
 
 
-@pytest.mark.parametrize(
-    ("workers", "replicas", "handled", "since_s", "expected"),
-    [
-        pytest.param([A, LEAVES, LEAVES_TOO, DRAINED], 4, None, 0.0, [back("e"), back("c")],
-                     id="the-dearest-comes-back-first"),
-        pytest.param([A, LEAVES], 1, 3, 0.0, [back("c")], id="which-would-be-no-change"),
-    ],
+@table(
+    "workers, replicas, handled, since_s, expected",
+    the_dearest_comes_back_first=([A, LEAVES, LEAVES_TOO, DRAINED], 4, None, 0.0,
+        [back("e"), back("c")]),
+    which_would_be_no_change=([A, LEAVES], 1, 3, 0.0, [back("c")]),
 )  # fmt: skip
 def test_more_workers(
     workers: list[ObservedWorker], replicas: int, handled: int | None, since_s: float,
@@ -108,13 +107,11 @@ def test_a_deletion_that_was_sent_is_past_saving() -> None:
 # What is on its way
 
 
-@pytest.mark.parametrize(
-    ("replicas", "handled", "since_s", "leaving", "expected"),
-    [
-        pytest.param(4, None, 29.0, "x", 1, id="but-for-one-that-we-took"),
-        pytest.param(4, None, 29.0, "xy", 0, id="which-are-all"),
-        pytest.param(4, None, 29.0, "ax", 1, id="one-that-is-there-is-not-missing"),
-    ],
+@table(
+    "replicas, handled, since_s, leaving, expected",
+    but_for_one_that_we_took=(4, None, 29.0, "x", 1),
+    which_are_all=(4, None, 29.0, "xy", 0),
+    one_that_is_there_is_not_missing=(4, None, 29.0, "ax", 1),
 )
 def test_a_number_moves_from_those_that_are_there_or_were_asked_for(
     replicas: int, handled: int | None, since_s: float, leaving: str, expected: int
@@ -140,22 +137,17 @@ NOT_ADMITTED = Delete("g", (), Reason.ADMISSION_GATED, "0 3", "uid-g")
 LEFT = Retire("i", ("i",), Reason.UNDERUTILIZED, "1m40s 1")
 
 
-@pytest.mark.parametrize(
-    ("workers", "target", "actions", "blockers", "reason", "figures"),
-    [
-        pytest.param([IDLE, NO_NODE], 1, [GONE], [], Reason.NEVER_CONNECTED, "1 1 2",
-                     id="in-the-words-of-the-platform"),
-        pytest.param([IDLE, changed(NO_NODE, manual_pin=ManualPin(60.0, ""))], 1, [], [],
-                     Reason.NO_CANDIDATES, "", id="pinned"),
-        pytest.param([IDLE, NO_NODE, GATED], 2, [NOT_ADMITTED], [], Reason.ADMISSION_GATED, "1 2 3",
-                     id="gated-ones-first"),
-        pytest.param([IDLE, B], 1, [LEFT], [HELD_BUSY], Reason.UNDERUTILIZED, "1 1 2",
-                     id="the-idle-one"),
-        pytest.param([IDLE, B, NO_NODE], 1, [GONE, LEFT], [HELD_BUSY], Reason.UNDERUTILIZED,
-                     "1 1 3", id="both"),
-        pytest.param([IDLE, B, LEAVES], 1, [], [HELD_BUSY], Reason.BUDGET_EXHAUSTED,
-                     "1 retirement.maxConcurrent", id="as-many-as-may-be-leave"),
-    ],
+@table(
+    "workers, target, actions, blockers, reason, figures",
+    in_the_words_of_the_platform=([IDLE, NO_NODE], 1, [GONE], [], Reason.NEVER_CONNECTED, "1 1 2"),
+    pinned=([IDLE, changed(NO_NODE, manual_pin=ManualPin(60.0, ""))], 1, [], [],
+        Reason.NO_CANDIDATES, ""),
+    gated_ones_first=([IDLE, NO_NODE, GATED], 2, [NOT_ADMITTED], [], Reason.ADMISSION_GATED,
+        "1 2 3"),
+    the_idle_one=([IDLE, B], 1, [LEFT], [HELD_BUSY], Reason.UNDERUTILIZED, "1 1 2"),
+    both=([IDLE, B, NO_NODE], 1, [GONE, LEFT], [HELD_BUSY], Reason.UNDERUTILIZED, "1 1 3"),
+    as_many_as_may_be_leave=([IDLE, B, LEAVES], 1, [], [HELD_BUSY], Reason.BUDGET_EXHAUSTED,
+        "1 retirement.maxConcurrent"),
 )  # fmt: skip
 def test_fewer_workers(
     workers: list[ObservedWorker], target: int, actions: list[Action], blockers: list[Blocker],
@@ -274,15 +266,12 @@ def two_groups(default: Any, gpu: Any, wants: tuple[int, int], **policy: Any) ->
 NO_PLACE = pending("n", unschedulable_s=400.0, age_s=400.0)
 
 
-@pytest.mark.parametrize(
-    ("default", "gpu", "wants", "changes", "expected"),
-    [
-        pytest.param([A], [B], (1, 2), {}, (Reason.CLIENT_WANTS, GPU, "2 2 1"), id="what-moves"),
-        pytest.param([A], [B], (2, 2), {}, (Reason.CLIENT_WANTS, GROUP, "2 2 1"),
-                     id="the-first-of-equals"),
-        pytest.param([A, NO_PLACE], [B], (2, 2), {}, (Reason.CLIENT_WANTS, GPU, "2 2 1"),
-                     id="what-moves-before-what-limits"),
-    ],
+@table(
+    "default, gpu, wants, changes, expected",
+    what_moves=([A], [B], (1, 2), {}, (Reason.CLIENT_WANTS, GPU, "2 2 1")),
+    the_first_of_equals=([A], [B], (2, 2), {}, (Reason.CLIENT_WANTS, GROUP, "2 2 1")),
+    what_moves_before_what_limits=([A, NO_PLACE], [B], (2, 2), {},
+        (Reason.CLIENT_WANTS, GPU, "2 2 1")),
 )  # fmt: skip
 def test_of_several_groups_the_one_with_most_to_say_is_told(
     default: list[ObservedWorker], gpu: list[ObservedWorker], wants: tuple[int, int],

@@ -14,6 +14,7 @@ from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Amount, Recycle, Strategy, StrategyType, TaskQuota
 from support.fake_cluster import FakeCluster
 from support.recycles import IN_PLACE
+from support.tables import table
 from support.worlds import POLICY
 
 
@@ -23,21 +24,17 @@ def policy_of(size: int, **recycle: Any) -> Policy:
 
 
 @pytest.mark.parametrize("forgets", [False, True], ids=["remembers", "restarts-after-each-pass"])
-@pytest.mark.parametrize(
-    ("size", "budget", "surge", "cluster", "recycle", "at_least"),
-    [
-        pytest.param(4, 1, 1, {}, {}, 12, id="surge"),
-        pytest.param(4, 1, 1, {"knows_handled": False}, {}, 12, id="handled-is-not-known"),
-        pytest.param(4, 1, 1, {"handle_s": 4.0}, {}, 8, id="slow-upstream"),
-        pytest.param(4, 1, 1, {"drain_s": 40.0}, {}, 2, id="long-drains"),
-        pytest.param(4, 1, 1, {"start_s": 20.0}, {}, 5, id="slow-pods"),
-        pytest.param(10, 3, 3, {}, {"strategy": Strategy(max_surge=Amount(percent=25.0))}, 35,
-                     id="three-at-a-time"),
-        pytest.param(4, 1, 0, {}, IN_PLACE, 14, id="in-place"),
-        pytest.param(10, 3, 0, {"start_s": 20.0}, IN_PLACE, 14,
-                     id="in-place-slow-pods"),
-    ],
-)  # fmt: skip
+@table(
+    "size, budget, surge, cluster, recycle, at_least",
+    surge=(4, 1, 1, {}, {}, 12),
+    handled_is_not_known=(4, 1, 1, {"knows_handled": False}, {}, 12),
+    slow_upstream=(4, 1, 1, {"handle_s": 4.0}, {}, 8),
+    long_drains=(4, 1, 1, {"drain_s": 40.0}, {}, 2),
+    slow_pods=(4, 1, 1, {"start_s": 20.0}, {}, 5),
+    three_at_a_time=(10, 3, 3, {}, {"strategy": Strategy(max_surge=Amount(percent=25.0))}, 35),
+    in_place=(4, 1, 0, {}, IN_PLACE, 14),
+    in_place_slow_pods=(10, 3, 0, {"start_s": 20.0}, IN_PLACE, 14),
+)
 def test_workers_are_replaced_for_ever_within_the_budget(
     size: int, budget: int, surge: int, cluster: dict[str, Any], recycle: dict[str, Any],
     at_least: int, *, forgets: bool,
@@ -69,18 +66,14 @@ def test_every_worker_is_replaced_in_the_end_and_the_number_is_what_it_was() -> 
 
 @pytest.mark.parametrize("forgets", [False, True])
 @pytest.mark.parametrize("holds_results", [False, True])
-@pytest.mark.parametrize(
-    ("recycle", "cluster"),
-    [
-        pytest.param({}, {}, id="surge"),
-        pytest.param({"strategy": Strategy(max_surge=Amount(4))}, {}, id="all-at-once"),
-        pytest.param(IN_PLACE, {}, id="in-place"),
-        pytest.param(IN_PLACE, {"start_s": 20.0}, id="in-place-slow-pods"),
-        pytest.param(
-            {"strategy": Strategy(ready_timeout_s=8.0)}, {"room": 5}, id="room-for-one-more"
-        ),
-        pytest.param({"min_age_s": 600.0}, {}, id="young"),
-    ],
+@table(
+    "recycle, cluster",
+    surge=({}, {}),
+    all_at_once=({"strategy": Strategy(max_surge=Amount(4))}, {}),
+    in_place=(IN_PLACE, {}),
+    in_place_slow_pods=(IN_PLACE, {"start_s": 20.0}),
+    room_for_one_more=({"strategy": Strategy(ready_timeout_s=8.0)}, {"room": 5}),
+    young=({"min_age_s": 600.0}, {}),
 )
 def test_an_exact_quota_is_never_passed_and_all_work_is_done(
     recycle: dict[str, Any], cluster: dict[str, Any], *, holds_results: bool, forgets: bool

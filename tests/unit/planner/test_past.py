@@ -13,6 +13,7 @@ from dask_adaptive.model.past import Past
 from dask_adaptive.model.plan import Action, GroupPlan, Outcome, Plan, Retire
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import MemoryQuota, Recycle, RecyclePast, Strategy, Use
+from support.tables import table
 from support.worlds import GROUP, NOW, PAST, POLICY, busy, cluster, remember, worker
 
 PLAN = Plan(Reason.RECYCLING, "", wanted=2, desired=3)
@@ -33,12 +34,10 @@ def seen(
     return remember(known, cluster(workers), policy, PLAN, [], now=at).recycle
 
 
-@pytest.mark.parametrize(
+@table(
     "other",
-    [
-        pytest.param(worker("a", use=Use(unmanaged=0.9, runs=9), pod_uid="2"), id="another-pod"),
-        pytest.param(worker("a", use=Use(unmanaged=0.9, runs=1), pod_uid="1"), id="begun-anew"),
-    ],
+    another_pod=worker("a", use=Use(unmanaged=0.9, runs=9), pod_uid="2"),
+    begun_anew=worker("a", use=Use(unmanaged=0.9, runs=1), pod_uid="1"),
 )
 def test_another_process_begins_with_clean_memory(other: ObservedWorker) -> None:
     first = seen(RecyclePast(), worker("a", use=Use(unmanaged=0.9, runs=5), pod_uid="1"))
@@ -58,26 +57,21 @@ def paced(
 NEW_WEIGHT = 1 - math.exp(-1)
 
 
-@pytest.mark.parametrize(
-    ("past", "runs", "changes", "expected"),
-    [
-        pytest.param((NOW - 100, 500, 0.0), 600, {}, NEW_WEIGHT, id="averaged"),
-        pytest.param((NOW - 50, 500, 3.0), 600, {}, 3.0 - (1 - math.exp(-0.5)), id="it-slows-down"),
-        pytest.param((NOW - 100.5, 500, 3.0), 600, {}, 3.0, id="it-has-rested"),
-        pytest.param((NOW - 100, 600, 3.0), 600, {"processing": 1}, 3.0 * math.exp(-1),
-                     id="one-long-task"),
-        pytest.param((NOW - 10, 500, 3.0), 400, {}, 3.0, id="another-process"),
-        pytest.param((NOW - 1, 500, 0.0), 600, {}, 100 * (1 - math.exp(-0.01)), id="in-a-second"),
-        pytest.param((NOW - 100, 500, 0.0), 600, {"pod_age_s": 50.0}, 12.0, id="young"),
-        pytest.param((NOW - 1, 500, 0.0), 600, {"pod_age_s": 1.0}, 600.0, id="just-born"),
-        pytest.param((NOW - 1, 500, 0.0), 600, {"pod_age_s": 0.5}, 1200.0, id="younger-still"),
-        pytest.param((NOW - 100, 500, 9.0), 600, {"pod_age_s": 250.0}, 9.0 - 8.0 * NEW_WEIGHT,
-                     id="young-and-faster-of-late"),
-        pytest.param((NOW - 100, 500, 0.0), 600, {"pod_age_s": 299.9}, 600 / 299.9,
-                     id="just-young-enough"),
-        pytest.param((NOW - 100, 500, 0.0), 600, {"pod_age_s": 300.0}, NEW_WEIGHT,
-                     id="not-young-any-more"),
-    ],
+@table(
+    "past, runs, changes, expected",
+    averaged=((NOW - 100, 500, 0.0), 600, {}, NEW_WEIGHT),
+    it_slows_down=((NOW - 50, 500, 3.0), 600, {}, 3.0 - (1 - math.exp(-0.5))),
+    it_has_rested=((NOW - 100.5, 500, 3.0), 600, {}, 3.0),
+    one_long_task=((NOW - 100, 600, 3.0), 600, {"processing": 1}, 3.0 * math.exp(-1)),
+    another_process=((NOW - 10, 500, 3.0), 400, {}, 3.0),
+    in_a_second=((NOW - 1, 500, 0.0), 600, {}, 100 * (1 - math.exp(-0.01))),
+    young=((NOW - 100, 500, 0.0), 600, {"pod_age_s": 50.0}, 12.0),
+    just_born=((NOW - 1, 500, 0.0), 600, {"pod_age_s": 1.0}, 600.0),
+    younger_still=((NOW - 1, 500, 0.0), 600, {"pod_age_s": 0.5}, 1200.0),
+    young_and_faster_of_late=((NOW - 100, 500, 9.0), 600, {"pod_age_s": 250.0},
+        9.0 - 8.0 * NEW_WEIGHT),
+    just_young_enough=((NOW - 100, 500, 0.0), 600, {"pod_age_s": 299.9}, 600 / 299.9),
+    not_young_any_more=((NOW - 100, 500, 0.0), 600, {"pod_age_s": 300.0}, NEW_WEIGHT),
 )  # fmt: skip
 def test_the_pace_of_a_worker(
     past: tuple[float, int, float], runs: int, changes: dict[str, Any], expected: float

@@ -23,6 +23,7 @@ from dask_adaptive.model.policy import Mode
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.scaling import IdleAction
 from support.any_world import AnyWorld
+from support.tables import table
 from support.worlds import (
     DRAINED,
     DRAINING,
@@ -49,51 +50,41 @@ def short(action: Action) -> str:
 A, B, C = worker("a"), worker("b"), worker("c")
 
 
-@pytest.mark.parametrize(
-    ("world", "policy", "expected"),
-    [
-        pytest.param(cluster([busy("a")], target=99), {}, ["=10"], id="clamped-to-the-maximum"),
-        pytest.param(cluster([]), {"min_replicas": 2}, ["=2"], id="up-to-the-minimum"),
-        pytest.param(cluster([A, B]), {}, ["retire a", "retire b"], id="to-zero"),
-        pytest.param(cluster([worker("a", sole_bytes=9), worker("b", sole_bytes=5), C], target=1),
-                     {}, ["retire c", "retire b"], id="least-data-first"),
-        pytest.param(cluster([worker("a"), worker("b", idle_s=200.0)], target=1), {}, ["retire b"],
-                     id="then-longest-idle"),
-        pytest.param(cluster([busy("a"), pending("p"), B], target=1), {}, ["delete p", "retire b"],
-                     id="pending-goes-first"),
-        pytest.param(
-            cluster([pending("old", age_s=90.0), pending("new", age_s=3.0), busy("a")], target=2),
-            {}, ["delete new"], id="youngest-pending-first",
-        ),
-        pytest.param(
-            cluster([pending("new", age_s=3.0), pending("stuck", waiting="Unschedulable: full"),
-                     busy("a")], target=2),
-            {}, ["delete stuck"], id="stuck-before-starting",
-        ),
-        pytest.param(cluster([A, worker("b", **DRAINING)], target=2), {}, ["cancel b"],
-                     id="wanted-again"),
-        pytest.param(cluster([A, worker("b", **DRAINING)], target=1), {}, [],
-                     id="draining-is-waited-for"),
-        pytest.param(cluster([A, worker("b", in_service=False)], target=2), {}, ["=3"],
-                     id="closed-by-somebody-else-is-replaced"),
-    ],
+@table(
+    "world, policy, expected",
+    clamped_to_the_maximum=(cluster([busy("a")], target=99), {}, ["=10"]),
+    up_to_the_minimum=(cluster([]), {"min_replicas": 2}, ["=2"]),
+    to_zero=(cluster([A, B]), {}, ["retire a", "retire b"]),
+    least_data_first=(cluster([worker("a", sole_bytes=9), worker("b", sole_bytes=5), C], target=1),
+        {}, ["retire c", "retire b"]),
+    then_longest_idle=(cluster([worker("a"), worker("b", idle_s=200.0)], target=1), {},
+        ["retire b"]),
+    pending_goes_first=(cluster([busy("a"), pending("p"), B], target=1), {},
+        ["delete p", "retire b"]),
+    youngest_pending_first=(cluster([pending("old", age_s=90.0), pending("new", age_s=3.0),
+        busy("a")], target=2), {}, ["delete new"]),
+    stuck_before_starting=(cluster([pending("new", age_s=3.0),
+        pending("stuck", waiting="Unschedulable: full"), busy("a")], target=2), {},
+        ["delete stuck"]),
+    wanted_again=(cluster([A, worker("b", **DRAINING)], target=2), {}, ["cancel b"]),
+    draining_is_waited_for=(cluster([A, worker("b", **DRAINING)], target=1), {}, []),
+    closed_by_somebody_else_is_replaced=(cluster([A, worker("b", in_service=False)], target=2), {},
+        ["=3"]),
 )  # fmt: skip
 def test_plan(world: ObservedCluster, policy: dict[str, Any], expected: list[str]) -> None:
     assert expected == [short(a) for a in decide(world, **policy).actions]
 
 
-@pytest.mark.parametrize(
-    ("world", "policy", "expected"),
-    [
-        pytest.param(cluster([busy("a", **GOING), busy("b")], target=2), {}, ["=3", "drain a"],
-                     id="replaced-first-then-drained"),
-        pytest.param(cluster([busy("a", **GOING), busy("b")], target=2), {"max_replicas": 2},
-                     ["=3", "drain a"], id="beyond-the-maximum-while-it-drains"),
-        pytest.param(cluster([busy("a", **GOING), worker("b", **DRAINING)], target=1), {},
-                     ["cancel b", "drain a"], id="one-that-was-leaving-replaces-it"),
-        pytest.param(cluster([pending("a", terminating="3 tasks", **GOING), busy("b")], target=2),
-                     {}, ["=3"], id="it-ends-once-others-have-what-it-has"),
-    ],
+@table(
+    "world, policy, expected",
+    replaced_first_then_drained=(cluster([busy("a", **GOING), busy("b")], target=2), {},
+        ["=3", "drain a"]),
+    beyond_the_maximum_while_it_drains=(cluster([busy("a", **GOING), busy("b")], target=2),
+        {"max_replicas": 2}, ["=3", "drain a"]),
+    one_that_was_leaving_replaces_it=(cluster([busy("a", **GOING), worker("b", **DRAINING)],
+        target=1), {}, ["cancel b", "drain a"]),
+    it_ends_once_others_have_what_it_has=(cluster([pending("a", terminating="3 tasks", **GOING),
+        busy("b")], target=2), {}, ["=3"]),
 )  # fmt: skip
 def test_workers_on_a_node_that_goes(
     world: ObservedCluster, policy: dict[str, Any], expected: list[str]
@@ -104,20 +95,17 @@ def test_workers_on_a_node_that_goes(
 
 
 @pytest.mark.parametrize("mode", Mode)
-@pytest.mark.parametrize(
-    ("ending", "expected"),
-    [
-        pytest.param({}, ["leave a"], id="the-scheduler-does-not-know"),
-        pytest.param({"known_left_s": 105.1}, ["leave a"], id="it-believes-in-more-time"),
-        pytest.param({"known_left_s": 105.0}, [], id="it-knows"),
-        pytest.param({"known_left_s": 95.0}, [], id="or-nearly"),
-        pytest.param({"known_left_s": 94.9}, ["leave a"], id="it-may-not-be-sure-of-the-end"),
-        pytest.param({"known_left_s": 80.0, "dask_names": ("tcp://told",)}, [],
-                     id="its-hook-wants-it-earlier"),
-        pytest.param({"dask_names": ()}, [], id="nobody-is-in-it-any-more"),
-        pytest.param({"dask_names": ("tcp://d",)}, [], id="it-has-drained"),
-    ],
-)  # fmt: skip
+@table(
+    "ending, expected",
+    the_scheduler_does_not_know=({}, ["leave a"]),
+    it_believes_in_more_time=({"known_left_s": 105.1}, ["leave a"]),
+    it_knows=({"known_left_s": 105.0}, []),
+    or_nearly=({"known_left_s": 95.0}, []),
+    it_may_not_be_sure_of_the_end=({"known_left_s": 94.9}, ["leave a"]),
+    its_hook_wants_it_earlier=({"known_left_s": 80.0, "dask_names": ("tcp://told",)}, []),
+    nobody_is_in_it_any_more=({"dask_names": ()}, []),
+    it_has_drained=({"dask_names": ("tcp://d",)}, []),
+)
 def test_ends_of_pods_are_told(ending: dict[str, Any], expected: list[str], mode: Mode) -> None:
     told = TerminatingPod("a", "a-x", ("10.0.0.1",), 100.0, ("tcp://10.0.0.1:1",))
     world = dataclasses.replace(
@@ -130,14 +118,11 @@ def test_ends_of_pods_are_told(ending: dict[str, Any], expected: list[str], mode
     assert expected == [a for a in actions if a.startswith("leave")]
 
 
-@pytest.mark.parametrize(
-    ("world", "policy", "reason", "expected"),
-    [
-        pytest.param(cluster([A, B], problem=Reason.AGENT_MISSING), {},
-                     Reason.AGENT_MISSING, [], id="another-protocol"),
-        pytest.param(cluster([A, B]), {"mode": Mode.PAUSED}, Reason.PAUSED, [], id="paused"),
-    ],
-)  # fmt: skip
+@table(
+    "world, policy, reason, expected",
+    another_protocol=(cluster([A, B], problem=Reason.AGENT_MISSING), {}, Reason.AGENT_MISSING, []),
+    paused=(cluster([A, B]), {"mode": Mode.PAUSED}, Reason.PAUSED, []),
+)
 def test_what_stands_in_the_way(
     world: ObservedCluster, policy: dict[str, Any], reason: Reason, expected: list[str]
 ) -> None:

@@ -6,13 +6,12 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-import pytest
-
 from dask_adaptive.model.observed import Demand, ObservedCluster, ObservedWorker, Want
 from dask_adaptive.model.past import Past
 from dask_adaptive.model.plan import Plan
 from dask_adaptive.model.policy import Policy, Retirement
 from dask_adaptive.model.scaling import WorkerGroup
+from support.tables import table
 from support.worlds import (
     DRAINING,
     GOING,
@@ -58,42 +57,29 @@ A, B = worker("a"), worker("b")
 G, H = worker("g"), worker("h")
 
 
-@pytest.mark.parametrize(
-    ("world", "policy", "expected"),
-    [
-        pytest.param(cluster([busy("a")], wants=(want(2, GPU),), others=[group_of(GPU, [])]), TWO,
-                     [f"{GPU}=2"], id="from-zero"),
-        pytest.param(
-            cluster([busy("a")], wants=(want(3), want(9, GPU)),
-                    others=[group_of(GPU, [busy("g")])]),
-            TWO, ["=3", f"{GPU}=4"], id="both-grow-to-what-each-may",
-        ),
-        pytest.param(
-            cluster([A, B], others=[group_of(GPU, [G, H]), group_of(BIG, [worker("x")])]),
-            TWO, ["retire a", "retire b", "retire g", "retire h"], id="the-third-is-not-touched",
-        ),
-        pytest.param(cluster([A], wants=(want(1),), others=[group_of(GPU, [G, H])]),
-                     policy_of(WorkerGroup(GPU, 4, min_replicas=3)), [f"{GPU}=3"],
-                     id="up-to-its-own-minimum"),
-        pytest.param(
-            cluster([worker("a", idle_s=40.0)], others=[group_of(GPU, [worker("g", idle_s=40.0)])]),
-            policy_of(WorkerGroup(GPU, 4, idle_timeout_s=60.0)), ["retire a"],
-            id="its-own-idle-timeout",
-        ),
-        pytest.param(cluster([A, B], others=[group_of(GPU, [G, H])]),
-                     dataclasses.replace(TWO, retirement=Retirement(max_concurrent=3)),
-                     ["retire a", "retire b", "retire g"], id="max-concurrent-is-of-the-cluster"),
-        pytest.param(cluster([A], others=[group_of(GPU, [G, worker("h", **DRAINING)])]),
-                     dataclasses.replace(TWO, retirement=Retirement(max_concurrent=1)), [],
-                     id="those-of-other-groups-count"),
-        pytest.param(
-            cluster([A], wants=(want(1), want(2, GPU)),
-                    others=[group_of(GPU, [busy("g", **GOING), busy("h")])]),
-            TWO, [f"{GPU}=3", "retire g"], id="its-machine-goes",
-        ),
-        pytest.param(cluster([A], wants=(want(1),), others=[group_of(BIG, [busy("x", **GOING)])]),
-                     TWO, [], id="nobody-replaces-those-of-a-group-that-is-not-scaled"),
-    ],
+@table(
+    "world, policy, expected",
+    from_zero=(cluster([busy("a")], wants=(want(2, GPU),), others=[group_of(GPU, [])]), TWO,
+        [f"{GPU}=2"]),
+    both_grow_to_what_each_may=(cluster([busy("a")], wants=(want(3), want(9, GPU)),
+        others=[group_of(GPU, [busy("g")])]), TWO, ["=3", f"{GPU}=4"]),
+    the_third_is_not_touched=(cluster([A, B],
+        others=[group_of(GPU, [G, H]), group_of(BIG, [worker("x")])]), TWO,
+        ["retire a", "retire b", "retire g", "retire h"]),
+    up_to_its_own_minimum=(cluster([A], wants=(want(1),), others=[group_of(GPU, [G, H])]),
+        policy_of(WorkerGroup(GPU, 4, min_replicas=3)), [f"{GPU}=3"]),
+    its_own_idle_timeout=(cluster([worker("a", idle_s=40.0)],
+        others=[group_of(GPU, [worker("g", idle_s=40.0)])]),
+        policy_of(WorkerGroup(GPU, 4, idle_timeout_s=60.0)), ["retire a"]),
+    max_concurrent_is_of_the_cluster=(cluster([A, B], others=[group_of(GPU, [G, H])]),
+        dataclasses.replace(TWO, retirement=Retirement(max_concurrent=3)),
+        ["retire a", "retire b", "retire g"]),
+    those_of_other_groups_count=(cluster([A], others=[group_of(GPU, [G, worker("h", **DRAINING)])]),
+        dataclasses.replace(TWO, retirement=Retirement(max_concurrent=1)), []),
+    its_machine_goes=(cluster([A], wants=(want(1), want(2, GPU)),
+        others=[group_of(GPU, [busy("g", **GOING), busy("h")])]), TWO, [f"{GPU}=3", "retire g"]),
+    nobody_replaces_those_of_a_group_that_is_not_scaled=(cluster([A], wants=(want(1),),
+        others=[group_of(BIG, [busy("x", **GOING)])]), TWO, []),
 )  # fmt: skip
 def test_groups(world: ObservedCluster, policy: Policy, expected: list[str]) -> None:
     assert expected == actions(decide(world, policy))

@@ -21,6 +21,7 @@ from dask_adaptive.model.policy import Disruption, Mode, Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Limits, Recycle, RecyclePast, TaskQuota, Use
 from dask_adaptive.model.scaling import Fallback, Idle, IdleAction, Pause, Schedule
+from support.tables import table
 from support.worlds import (
     DRAINED,
     DRAINING,
@@ -74,13 +75,11 @@ AWAY = [pending(f"p{i}") for i in range(4)]
 SEEN = dataclasses.replace(PAST, seen=frozenset("abcd") | {w.name for w in AWAY})
 
 
-@pytest.mark.parametrize(
+@table(
     "world",
-    [
-        pytest.param(cluster([*AWAY, A, B], target=0), id="no-fall"),
-        pytest.param(cluster([*AWAY, A, worker("b", **DRAINED)], target=0), id="no-deletion"),
-        pytest.param(cluster([*AWAY, A, B], target=0, replicas=9), id="no-correction"),
-    ],
+    no_fall=cluster([*AWAY, A, B], target=0),
+    no_deletion=cluster([*AWAY, A, worker("b", **DRAINED)], target=0),
+    no_correction=cluster([*AWAY, A, B], target=0, replicas=9),
 )
 def test_with_too_many_away_nothing_moves(world: ObservedCluster) -> None:
     decided = decide(world, POLICY, SEEN)
@@ -109,28 +108,23 @@ def ten(gone: int, of: int = 10, **changes: Any) -> list[ObservedWorker]:
     return [pending(f"w{i}", **changes) if i < gone else worker(f"w{i}") for i in range(of)]
 
 
-@pytest.mark.parametrize(
-    ("workers", "past", "most", "is_held"),
-    [
-        pytest.param(ten(5), TEN, 0.45, True, id="more"),
-        pytest.param(ten(3, of=3), TEN, 0.45, True, id="three-are"),
-        pytest.param(ten(5, deleting=True), TEN, 0.45, False, id="deleted"),
-        pytest.param(ten(5, gated=True), TEN, 0.45, False, id="preempted"),
-        pytest.param(ten(5), dataclasses.replace(TEN, leaving=TEN.seen), 0.45, False,
-                     id="let-go-by-us"),
-        pytest.param(ten(5), dataclasses.replace(TEN, restarted=dict.fromkeys(FIVE_NAMES, "p")),
-                     0.45, False, id="restarted-by-us"),
-        pytest.param(ten(5, pod_uid="new", pod_age_s=60.0), COUNTED["old"], 0.45, False,
-                     id="the-next-pod-starts"),
-        pytest.param(ten(5, pod_uid="same", pod_age_s=60.0), COUNTED["same"], 0.45, True,
-                     id="away-before-it-was-replaced"),
-        pytest.param([*ten(5, of=9), worker("d", **DRAINING)], TEN, 0.5, True,
-                     id="one-that-leaves-is-not-counted"),
-        pytest.param(ten(5), lost_for(599), 0.45, True, id="they-may-come-back"),
-        pytest.param(ten(5), lost_for(600), 0.45, False, id="given-up"),
-        pytest.param(ten(5, unschedulable_s=1.0), lost_for(299), 0.45, True, id="no-node-so-far"),
-        pytest.param(ten(5, unschedulable_s=1.0), lost_for(300), 0.45, False, id="no-node"),
-    ],
+@table(
+    "workers, past, most, is_held",
+    more=(ten(5), TEN, 0.45, True),
+    three_are=(ten(3, of=3), TEN, 0.45, True),
+    deleted=(ten(5, deleting=True), TEN, 0.45, False),
+    preempted=(ten(5, gated=True), TEN, 0.45, False),
+    let_go_by_us=(ten(5), dataclasses.replace(TEN, leaving=TEN.seen), 0.45, False),
+    restarted_by_us=(ten(5), dataclasses.replace(TEN, restarted=dict.fromkeys(FIVE_NAMES, "p")),
+        0.45, False),
+    the_next_pod_starts=(ten(5, pod_uid="new", pod_age_s=60.0), COUNTED["old"], 0.45, False),
+    away_before_it_was_replaced=(ten(5, pod_uid="same", pod_age_s=60.0), COUNTED["same"], 0.45,
+        True),
+    one_that_leaves_is_not_counted=([*ten(5, of=9), worker("d", **DRAINING)], TEN, 0.5, True),
+    they_may_come_back=(ten(5), lost_for(599), 0.45, True),
+    given_up=(ten(5), lost_for(600), 0.45, False),
+    no_node_so_far=(ten(5, unschedulable_s=1.0), lost_for(299), 0.45, True),
+    no_node=(ten(5, unschedulable_s=1.0), lost_for(300), 0.45, False),
 )  # fmt: skip
 def test_how_many_away_are_too_many(
     workers: list[ObservedWorker], past: Past, most: float, is_held: bool
@@ -156,14 +150,12 @@ FIVE = {"fallback": Fallback(3, replicas=5)}
 MORNING = Schedule("0 0 * * *", 24 * 3600.0, min_replicas=4)
 
 
-@pytest.mark.parametrize(
-    ("workers", "mode", "expected"),
-    [
-        pytest.param([A], Mode.AUTO, ["=5"], id="up-to-the-fallback"),
-        pytest.param([A] * 7, Mode.AUTO, [], id="never-down"),
-        pytest.param([A], Mode.ADVISE, [], id="advised"),
-        pytest.param([A], Mode.PAUSED, [], id="paused"),
-    ],
+@table(
+    "workers, mode, expected",
+    up_to_the_fallback=([A], Mode.AUTO, ["=5"]),
+    never_down=([A] * 7, Mode.AUTO, []),
+    advised=([A], Mode.ADVISE, []),
+    paused=([A], Mode.PAUSED, []),
 )
 def test_without_the_scheduler_workers_are_only_added(
     workers: list[ObservedWorker], mode: Mode, expected: list[str]
@@ -243,12 +235,10 @@ def test_a_cluster_that_goes_is_told_by_why_it_goes() -> None:
 IN_VAIN = RecyclePast(surging_since={"a": -1e6})
 
 
-@pytest.mark.parametrize(
-    ("more", "recycle_past", "waits"),
-    [
-        pytest.param([pending("p")], RecyclePast(), ("floors", "waiting", "arriving"), id="waits"),
-        pytest.param([], IN_VAIN, ("aborting",), id="no-replacement-came"),
-    ],
+@table(
+    "more, recycle_past, waits",
+    waits=([pending("p")], RecyclePast(), ("floors", "waiting", "arriving")),
+    no_replacement_came=([], IN_VAIN, ("aborting",)),
 )
 def test_advice_enforces_nothing_and_nobody_waits(
     more: list[ObservedWorker], recycle_past: RecyclePast, waits: tuple[str, ...]

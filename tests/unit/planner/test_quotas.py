@@ -34,6 +34,7 @@ from dask_adaptive.model.recycle import (
 )
 from dask_adaptive.model.scaling import WorkerGroup
 from dask_adaptive.planner.quotas import quota_lines, with_walltimes
+from support.tables import table
 from support.worlds import NOW, PAST, POLICY, busy, changed, cluster, dated, plan, worker
 from support.worlds import facts as figures
 
@@ -108,47 +109,37 @@ def pace(rate: float, *, ago_s: float = 0.0) -> RecyclePast:
     return RecyclePast(pace={"uid-a": (NOW - ago_s, 0, rate)})
 
 
-@pytest.mark.parametrize(
-    ("changes", "recycle", "past", "expected"),
-    [
-        pytest.param({"use": Use(runs=999), "processing": 0}, TASKS, pace(5.0, ago_s=11.0), None,
-                     id="rested-for-long"),
-        pytest.param({"use": Use(runs=990), "processing": 4}, EXACT, pace(0.6),
-                     (Reason.TASK_QUOTA, "soon", "1,000 recycle.tasks.max 1000"),
-                     id="exact-what-is-assigned-and-its-pace"),
-        pytest.param({"use": Use(runs=1000), **LAST}, EXACT, None,
-                     (Reason.TASK_QUOTA, "over!", "1,000 recycle.tasks.max 1000"),
-                     id="exact-and-over-no-window-keeps-it-in-service"),
-        pytest.param(LAST, Recycle(tasks=TaskQuota(exact=True)), None, None, id="of-a-quota-gone"),
-        pytest.param({"pod_age_s": 3590.0}, LIFETIME, None,
-                     (Reason.LIFETIME, "soon", "1h recycle.lifetime.max 1h"), id="old-soon"),
-        pytest.param({"ends_in_s": 20.0, **OLD}, Recycle(), None,
-                     (Reason.LIFETIME, "soon!", ""), id="ends-soon"),
-        pytest.param({"ends_in_s": 29.0, "pod_age_s": 11.0}, MARGIN, None, None,
-                     id="its-margin-is-a-fifth-of-its-life"),
-        pytest.param({"ends_in_s": 10.5}, Recycle(), None, (Reason.LIFETIME, "soon!", ""),
-                     id="not-yet-within-its-margin"),
-        pytest.param({"ends_in_s": 900.0, "too_short": True}, MARGIN, None,
-                     (Reason.LIFETIME, "over!", ""), id="too-short"),
-        pytest.param({"use": Use(process=0.92)}, HARD, None,
-                     (Reason.MEMORY_HARD, "over!", "92% recycle.memory.hard"), id="at-hard"),
-        pytest.param({"use": Use(unmanaged=0.8)}, SOFT, None, None, id="above-soft-since-now"),
-        pytest.param({"use": Use(unmanaged=0.8)}, SOFT, above(119.5),
-                     (Reason.MEMORY_SOFT, "soon", "80% recycle.memory.soft"),
-                     id="soft-for-nearly-long-enough"),
-        pytest.param({"use": Use(unmanaged=0.8)}, SOFT, above(110.0),
-                     (Reason.MEMORY_SOFT, "soon", "80% recycle.memory.soft"),
-                     id="soft-as-long-as-one-takes-to-come"),
-        pytest.param({"use": Use(unmanaged=0.8)}, SOFT, above(109.9), None, id="soft-for-less"),
-        pytest.param({"use": Use(failures=20)}, FAILURES, None,
-                     (Reason.FAILURES, "over", "20 10m recycle.failures.max 20"), id="failures"),
-        pytest.param(FAILED, FAILURES, None, (Reason.FAILURES, "over", "20"),
-                     id="cordoned-for-failures-that-are-out-of-the-window"),
-        pytest.param(FAILED, TASKS, None, None, id="cordoned-by-old-limits-of-failures"),
-        pytest.param({"drift": "image"}, Recycle(), None, (Reason.DRIFTED, "over*", ""),
-                     id="drift"),
-        pytest.param({"drift": "image"}, Recycle(drift=False), None, None, id="drift-is-well"),
-    ],
+@table(
+    "changes, recycle, past, expected",
+    rested_for_long=({"use": Use(runs=999), "processing": 0}, TASKS, pace(5.0, ago_s=11.0), None),
+    exact_what_is_assigned_and_its_pace=({"use": Use(runs=990), "processing": 4}, EXACT, pace(0.6),
+        (Reason.TASK_QUOTA, "soon", "1,000 recycle.tasks.max 1000")),
+    exact_and_over_no_window_keeps_it_in_service=({"use": Use(runs=1000), **LAST}, EXACT, None,
+        (Reason.TASK_QUOTA, "over!", "1,000 recycle.tasks.max 1000")),
+    of_a_quota_gone=(LAST, Recycle(tasks=TaskQuota(exact=True)), None, None),
+    old_soon=({"pod_age_s": 3590.0}, LIFETIME, None,
+        (Reason.LIFETIME, "soon", "1h recycle.lifetime.max 1h")),
+    ends_soon=({"ends_in_s": 20.0, **OLD}, Recycle(), None, (Reason.LIFETIME, "soon!", "")),
+    its_margin_is_a_fifth_of_its_life=({"ends_in_s": 29.0, "pod_age_s": 11.0}, MARGIN, None, None),
+    not_yet_within_its_margin=({"ends_in_s": 10.5}, Recycle(), None,
+        (Reason.LIFETIME, "soon!", "")),
+    too_short=({"ends_in_s": 900.0, "too_short": True}, MARGIN, None,
+        (Reason.LIFETIME, "over!", "")),
+    at_hard=({"use": Use(process=0.92)}, HARD, None,
+        (Reason.MEMORY_HARD, "over!", "92% recycle.memory.hard")),
+    above_soft_since_now=({"use": Use(unmanaged=0.8)}, SOFT, None, None),
+    soft_for_nearly_long_enough=({"use": Use(unmanaged=0.8)}, SOFT, above(119.5),
+        (Reason.MEMORY_SOFT, "soon", "80% recycle.memory.soft")),
+    soft_as_long_as_one_takes_to_come=({"use": Use(unmanaged=0.8)}, SOFT, above(110.0),
+        (Reason.MEMORY_SOFT, "soon", "80% recycle.memory.soft")),
+    soft_for_less=({"use": Use(unmanaged=0.8)}, SOFT, above(109.9), None),
+    failures=({"use": Use(failures=20)}, FAILURES, None,
+        (Reason.FAILURES, "over", "20 10m recycle.failures.max 20")),
+    cordoned_for_failures_that_are_out_of_the_window=(FAILED, FAILURES, None,
+        (Reason.FAILURES, "over", "20")),
+    cordoned_by_old_limits_of_failures=(FAILED, TASKS, None, None),
+    drift=({"drift": "image"}, Recycle(), None, (Reason.DRIFTED, "over*", "")),
+    drift_is_well=({"drift": "image"}, Recycle(drift=False), None, None),
 )  # fmt: skip
 def test_a_worker_is_due(
     changes: dict[str, Any], recycle: Recycle, past: RecyclePast | None,
@@ -199,15 +190,13 @@ def test_no_window_keeps_a_worker_whose_last_task_is_assigned(
     assert "a" in {row.worker for row in decide(within, exact).replacing}
 
 
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        pytest.param({"pod_age_s": 100.0}, 500.0, id="what-is-left-of-it"),
-        pytest.param({"pod_age_s": 700.0}, 0.0, id="over"),
-        pytest.param({"pod_age_s": 100.0, "ends_in_s": 60.0}, 60.0, id="an-earlier-end-counts"),
-        pytest.param({"pod_age_s": 100.0, "ends_in_s": 900.0}, 500.0, id="a-later-one-does-not"),
-    ],
-)  # fmt: skip
+@table(
+    "changes, expected",
+    what_is_left_of_it=({"pod_age_s": 100.0}, 500.0),
+    over=({"pod_age_s": 700.0}, 0.0),
+    an_earlier_end_counts=({"pod_age_s": 100.0, "ends_in_s": 60.0}, 60.0),
+    a_later_one_does_not=({"pod_age_s": 100.0, "ends_in_s": 900.0}, 500.0),
+)
 def test_a_walltime_is_an_end(changes: dict[str, Any], expected: float) -> None:
     rules = GroupRecycle(lifetime=LifetimeLimit(600.0, walltime=True))
     groups = (WorkerGroup("etl-default", recycle=rules),)
@@ -309,18 +298,15 @@ def ending(ends_in_s: float) -> list[ObservedWorker]:
     return [busy("a"), busy("b", pod_age_s=100.0, ends_in_s=ends_in_s)]
 
 
-@pytest.mark.parametrize(
-    ("workers", "recycle", "expected"),
-    [
-        pytest.param(SEVERAL, ALL, {Quota.TASKS: ("a", 0.5), Quota.LIFETIME: ("c", 0.75),
-                     Quota.MEMORY: ("b", 0.75), Quota.FAILURES: ("b", 1.0)}, id="ends-count-too"),
-        pytest.param(ending(310.0), Recycle(), {Quota.LIFETIME: ("b", 0.25)}, id="a-quarter"),
-        pytest.param(ending(10.5), Recycle(), {Quota.LIFETIME: ("b", round(100 / 100.5, 4))},
-                     id="half-a-second-is-left"),
-        pytest.param(ending(10.0), Recycle(), {Quota.LIFETIME: ("b", 1.0)},
-                     id="only-the-margin-is-left"),
-        pytest.param(ending(0.0), Recycle(), {Quota.LIFETIME: ("b", 1.0)}, id="its-end-is-here"),
-    ],
+@table(
+    "workers, recycle, expected",
+    ends_count_too=(SEVERAL, ALL,
+        {Quota.TASKS: ("a", 0.5), Quota.LIFETIME: ("c", 0.75), Quota.MEMORY: ("b", 0.75),
+        Quota.FAILURES: ("b", 1.0)}),
+    a_quarter=(ending(310.0), Recycle(), {Quota.LIFETIME: ("b", 0.25)}),
+    half_a_second_is_left=(ending(10.5), Recycle(), {Quota.LIFETIME: ("b", round(100 / 100.5, 4))}),
+    only_the_margin_is_left=(ending(10.0), Recycle(), {Quota.LIFETIME: ("b", 1.0)}),
+    its_end_is_here=(ending(0.0), Recycle(), {Quota.LIFETIME: ("b", 1.0)}),
 )  # fmt: skip
 def test_the_highest_use_of_each_quota(
     workers: list[ObservedWorker], recycle: Recycle, expected: dict[Quota, tuple[str, float]]
@@ -328,16 +314,14 @@ def test_the_highest_use_of_each_quota(
     assert expected == used_up(decide(workers, recycle))
 
 
-@pytest.mark.parametrize(
-    ("changes", "recycle", "expected"),
-    [
-        pytest.param({"ends_in_s": -5.0, **OLD}, MARGIN,
-                     (Quota.LIFETIME, "ends in 0s", "20s before its end", 1.0), id="its-end"),
-        pytest.param({}, Recycle(failures=FailureQuota(patterns=("x", "y"))),
-                     (Quota.FAILURES, "none was found", "any of 2 patterns", 0.0), id="no-pattern"),
-        pytest.param({"use": Use(match="x!")}, Recycle(failures=FailureQuota(patterns=("x",))),
-                     (Quota.FAILURES, "one was found", "any of 1 patterns", 1.0), id="a-pattern"),
-    ],
+@table(
+    "changes, recycle, expected",
+    its_end=({"ends_in_s": -5.0, **OLD}, MARGIN,
+        (Quota.LIFETIME, "ends in 0s", "20s before its end", 1.0)),
+    no_pattern=({}, Recycle(failures=FailureQuota(patterns=("x", "y"))),
+        (Quota.FAILURES, "none was found", "any of 2 patterns", 0.0)),
+    a_pattern=({"use": Use(match="x!")}, Recycle(failures=FailureQuota(patterns=("x",))),
+        (Quota.FAILURES, "one was found", "any of 1 patterns", 1.0)),
 )  # fmt: skip
 def test_explain_says_what_is_used_of_what(
     changes: dict[str, Any], recycle: Recycle, expected: tuple[Quota, str, str, float]

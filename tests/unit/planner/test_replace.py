@@ -37,6 +37,7 @@ from support.recycles import (
     states,
     turn,
 )
+from support.tables import table
 from support.worlds import (
     GPU,
     NOW,
@@ -69,16 +70,13 @@ LEFT = {**DRAINED, "retiring": Retiring(Reason.DRIFTED, is_drained=True)}
 DRIFTED_A = busy("a", **LEFT, drift="image")
 
 
-@pytest.mark.parametrize(
-    ("workers", "target", "settings", "expected"),
-    [
-        pytest.param([GOES_A, busy("b", **FULL), C, D, E], 4, {}, ["=6", "retire b"],
-                     id="not-if-its-memory-is-full"),
-        pytest.param([worker("a"), worker("b", **SPENT), worker("c", **SPENT)], 1, {},
-                     ["retire b", "retire c"], id="and-first-of-those-that-are-idle"),
-        pytest.param([GOES_A, OLD_B, C, D], 4, IN_PLACE, [], id="in-place-one-after-the-other"),
-        pytest.param([DRIFTED_A, B, C], 3, IN_PLACE, ["=4"], id="drift-needs-a-new-deployment"),
-    ],
+@table(
+    "workers, target, settings, expected",
+    not_if_its_memory_is_full=([GOES_A, busy("b", **FULL), C, D, E], 4, {}, ["=6", "retire b"]),
+    and_first_of_those_that_are_idle=([worker("a"), worker("b", **SPENT), worker("c", **SPENT)], 1,
+        {}, ["retire b", "retire c"]),
+    in_place_one_after_the_other=([GOES_A, OLD_B, C, D], 4, IN_PLACE, []),
+    drift_needs_a_new_deployment=([DRIFTED_A, B, C], 3, IN_PLACE, ["=4"]),
 )  # fmt: skip
 def test_who_is_replaced(
     workers: list[ObservedWorker], target: int, settings: dict[str, Any], expected: list[str]
@@ -89,14 +87,12 @@ def test_who_is_replaced(
     assert expected == actions(decide(cluster(workers, target=target), past, **rest))
 
 
-@pytest.mark.parametrize(
-    ("past", "settings"),
-    [
-        pytest.param({}, {}, id="only-one-may-surge"),
-        pytest.param({"recycle": ABORTED_A}, {}, id="no-replacement-came"),
-        pytest.param({"refusals": {"a": Refusal(NOW + 4.0, Reason.NO_RECIPIENT, "nobody")}}, {},
-                     id="it-was-refused-a-moment-ago"),
-    ],
+@table(
+    "past, settings",
+    only_one_may_surge=({}, {}),
+    no_replacement_came=({"recycle": ABORTED_A}, {}),
+    it_was_refused_a_moment_ago=({"refusals": {"a": Refusal(NOW + 4.0, Reason.NO_RECIPIENT,
+        "nobody")}}, {}),
 )  # fmt: skip
 def test_all_that_end_at_once_are_drained_at_once(
     past: dict[str, Any], settings: dict[str, Any]
@@ -110,12 +106,10 @@ def test_all_that_end_at_once_are_drained_at_once(
     assert ["retire a", "retire b"] == [one for one in done if "retire" in one]
 
 
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
-        pytest.param({}, ["=5"], id="its-replacement-takes-a-while"),
-        pytest.param({"max_per_hour": Amount(0)}, [], id="no-storm-yet"),
-    ],
+@table(
+    "settings, expected",
+    its_replacement_takes_a_while=({}, ["=5"]),
+    no_storm_yet=({"max_per_hour": Amount(0)}, []),
 )
 def test_who_is_due_soon(settings: dict[str, Any], expected: list[str]) -> None:
     soon = busy("a", pod_age_s=95.0)
@@ -175,13 +169,11 @@ def others(*workers: ObservedWorker) -> ObservedCluster:
     return cluster([busy("w")], target=1 + serving, others=[group_of(GPU, workers)])
 
 
-@pytest.mark.parametrize(
-    ("world", "recycle", "expected"),
-    [
-        pytest.param(others(busy("a", **SPENT), B, C, busy("d")), {}, ["retire a"], id="drains"),
-        pytest.param(others(busy("a", drift="image"), B), {}, [], id="never-for-drift"),
-    ],
-)  # fmt: skip
+@table(
+    "world, recycle, expected",
+    drains=(others(busy("a", **SPENT), B, C, busy("d")), {}, ["retire a"]),
+    never_for_drift=(others(busy("a", drift="image"), B), {}, []),
+)
 def test_other_groups_are_recycled_in_place(
     world: ObservedCluster, recycle: dict[str, Any], expected: list[str]
 ) -> None:
@@ -262,20 +254,14 @@ ONE_WORKS = cluster([busy(n, **AT_EXACT) for n in "abc"] + [busy("d")], target=4
 ABORTED = RecyclePast(aborted={"a": (NOW + 60.0, "no replacement within 10m")})
 
 
-@pytest.mark.parametrize(
-    ("world", "settings", "expected"),
-    [
-        pytest.param(STILL, {}, ["=5", "retire b"], id="one-more-comes-others-come-back"),
-        pytest.param(STILL, IN_PLACE, ["=5", "retire b"],
-                     id="in-place-but-nobody-could-take-their-results"),
-        pytest.param(
-            ONE_WORKS,
-            {**IN_PLACE, "disruption": {"budgets": (Budget(Amount(2)),)}},
-            ["retire a", "retire b"], id="as-many-drain-as-may-be-missing",
-        ),
-        pytest.param(STILL, {"past": {"recycle": ABORTED}}, ["=5", "retire b"],
-                     id="it-is-tried-again-where-nobody-works"),
-    ],
+@table(
+    "world, settings, expected",
+    one_more_comes_others_come_back=(STILL, {}, ["=5", "retire b"]),
+    in_place_but_nobody_could_take_their_results=(STILL, IN_PLACE, ["=5", "retire b"]),
+    as_many_drain_as_may_be_missing=(ONE_WORKS,
+        {**IN_PLACE, "disruption": {"budgets": (Budget(Amount(2)),)}}, ["retire a", "retire b"]),
+    it_is_tried_again_where_nobody_works=(STILL, {"past": {"recycle": ABORTED}},
+        ["=5", "retire b"]),
 )  # fmt: skip
 def test_what_is_at_an_exact_quota_makes_room_at_once(
     world: ObservedCluster, settings: dict[str, Any], expected: list[str]
@@ -312,12 +298,10 @@ def test_the_hasty_have_as_many_places_as_the_others() -> None:
     assert (Blocker("c", Reason.BUDGET_EXHAUSTED, words),) == decided.blockers
 
 
-@pytest.mark.parametrize(
+@table(
     "first",
-    [
-        pytest.param({"use": Use(unmanaged=0.65)}, id="over-its-soft-line"),
-        pytest.param({"ends_in_s": 99.0, "too_short": True}, id="ends-but-not-yet"),
-    ],
+    over_its_soft_line={"use": Use(unmanaged=0.65)},
+    ends_but_not_yet={"ends_in_s": 99.0, "too_short": True},
 )
 def test_who_is_not_about_to_be_killed_has_an_ordinary_place(first: dict[str, Any]) -> None:
     workers = [busy("a", **first), *spent("b"), *healthy("c")]
@@ -336,12 +320,10 @@ def test_a_paused_worker_is_no_replacement() -> None:
     assert {"a"} == set(turn([*workers, busy("c")], desired=2, **IN_PLACE).floors)
 
 
-@pytest.mark.parametrize(
-    ("floor", "expected"),
-    [
-        pytest.param(3, ("Draining", {}), id="as-many-as-should-serve-without-it"),
-        pytest.param(4, ("Due", {"a": "10m"}), id="one-fewer"),
-    ],
+@table(
+    "floor, expected",
+    as_many_as_should_serve_without_it=(3, ("Draining", {})),
+    one_fewer=(4, ("Due", {"a": "10m"})),
 )
 def test_a_replacement_that_is_late_has_failed_if_it_is_missed(floor: int, expected: Any) -> None:
     past = {"floors": {"a": floor}, "recycle": LATE_A}
@@ -392,27 +374,23 @@ NO_QUOTA: dict[str, Any] = {"tasks": TaskQuota()}
 TAKEN_BACK = drains("x", is_done=False, retiring=Retiring(Reason.RECYCLE_REQUESTED))
 
 
-@pytest.mark.parametrize(
-    ("workers", "desired", "recycle", "expected"),
-    [
-        pytest.param([drains("r")], 1, IN_PLACE, ["restart r"], id="in-place-one-comes-by-itself"),
-        pytest.param([drains("r")], 1, {}, ["=2"], id="by-surge-it-leaves-for-good"),
-        pytest.param([worker("a"), pending("p"), drains("r")], 2, IN_PLACE, ["delete r"],
-                     id="who-starts-counts-as-there"),
-        pytest.param([drains("r"), drains("s"), drains("t")], 2, IN_PLACE,
-                     ["delete t", "restart r", "restart s"], id="as-many-as-are-desired"),
-        pytest.param([TAKEN_BACK, drains("r"), drains("s")], 2, IN_PLACE,
-                     ["cancel x", "delete s", "restart r"], id="who-is-called-back-counts-too"),
-        pytest.param([drains("r", is_done=False), TAKEN_BACK], 1, {}, ["cancel x"],
-                     id="not-asked-any-more"),
-        pytest.param([drains("r"), worker("a")], 1, NO_QUOTA, ["delete r"],
-                     id="drained-and-surplus-it-goes"),
-        pytest.param([drains("r"), changed(TAKEN_BACK, processing=1), busy("a")], 1,
-                     NO_QUOTA, ["cancel x", "delete r"], id="and-another-is-called-back"),
-        pytest.param([drains("r")], 1, NO_QUOTA, ["cancel r"], id="drained-but-needed"),
-        pytest.param([drains("r", is_done=False, processing=1), busy("a")], 1, NO_QUOTA,
-                     ["cancel r"], id="draining-it-comes-back-at-once"),
-    ],
+@table(
+    "workers, desired, recycle, expected",
+    in_place_one_comes_by_itself=([drains("r")], 1, IN_PLACE, ["restart r"]),
+    by_surge_it_leaves_for_good=([drains("r")], 1, {}, ["=2"]),
+    who_starts_counts_as_there=([worker("a"), pending("p"), drains("r")], 2, IN_PLACE,
+        ["delete r"]),
+    as_many_as_are_desired=([drains("r"), drains("s"), drains("t")], 2, IN_PLACE,
+        ["delete t", "restart r", "restart s"]),
+    who_is_called_back_counts_too=([TAKEN_BACK, drains("r"), drains("s")], 2, IN_PLACE,
+        ["cancel x", "delete s", "restart r"]),
+    not_asked_any_more=([drains("r", is_done=False), TAKEN_BACK], 1, {}, ["cancel x"]),
+    drained_and_surplus_it_goes=([drains("r"), worker("a")], 1, NO_QUOTA, ["delete r"]),
+    and_another_is_called_back=([drains("r"), changed(TAKEN_BACK, processing=1), busy("a")], 1,
+        NO_QUOTA, ["cancel x", "delete r"]),
+    drained_but_needed=([drains("r")], 1, NO_QUOTA, ["cancel r"]),
+    draining_it_comes_back_at_once=([drains("r", is_done=False, processing=1), busy("a")], 1,
+        NO_QUOTA, ["cancel r"]),
 )  # fmt: skip
 def test_who_that_drains_comes_back(
     workers: list[ObservedWorker], desired: int, recycle: dict[str, Any], expected: list[str]
@@ -430,16 +408,14 @@ POD = {"pod": "r-x", "pod_uid": "r-1"}
 RESTART = [Restart("r", ("r",), Reason.TASK_QUOTA, "drained: no task, no last copy", "r-x", "r-1")]
 
 
-@pytest.mark.parametrize(
-    ("changes", "restarted", "terminating", "expected"),
-    [
-        pytest.param(POD, {}, (), RESTART, id="its-pod-is-deleted"),
-        pytest.param(POD, {"r": "r-1"}, (), RESTART, id="again-if-it-is-still-there"),
-        pytest.param(POD, {"r": "r-0"}, (), [], id="the-next-is-left-alone"),
-        pytest.param({"pod_uid": ""}, {"r": ""}, (), [], id="nor-what-cannot-be-told-apart"),
-        pytest.param(POD, {}, (TerminatingPod("r", "r-x", (), 9.0),), [], id="nor-one-that-goes"),
-    ],
-)  # fmt: skip
+@table(
+    "changes, restarted, terminating, expected",
+    its_pod_is_deleted=(POD, {}, (), RESTART),
+    again_if_it_is_still_there=(POD, {"r": "r-1"}, (), RESTART),
+    the_next_is_left_alone=(POD, {"r": "r-0"}, (), []),
+    nor_what_cannot_be_told_apart=({"pod_uid": ""}, {"r": ""}, (), []),
+    nor_one_that_goes=(POD, {}, (TerminatingPod("r", "r-x", (), 9.0),), []),
+)
 def test_the_pod_of_who_has_drained_is_deleted_once(
     changes: dict[str, Any], restarted: dict[str, str],
     terminating: tuple[TerminatingPod, ...], expected: list[Restart],

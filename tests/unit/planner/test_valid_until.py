@@ -42,6 +42,7 @@ from dask_adaptive.planner.limits import IMMINENT_S
 from dask_adaptive.planner.memory import heard
 from dask_adaptive.planner.plan import AGAIN_S
 from support.any_world import MANY, AnyWorld
+from support.tables import table
 from support.worlds import (
     NOW,
     POLICY,
@@ -280,31 +281,25 @@ def demand(running: int = 1, **row: Any) -> Demand:
     return Demand((PrefixWork("p", None, running, 0, 0, **row),))
 
 
-@pytest.mark.parametrize(
-    ("expected_s", "world", "past", "rules"),
-    [
-        pytest.param(15.0, at(*FREE, target=0), {"up_at": NOW - 5},
-                     slowly(delay_after_scale_up_s=20.0), id="a-delay"),
-        pytest.param(100.0, at(pending("a", unschedulable_s=200.0)), {}, {}, id="no-node"),
-        pytest.param(0.5, at(pending("a", age_s=4.0), demand=demand()), {}, {}, id="one-comes"),
-        pytest.param(4.0, at(busy("a"), worker("b"), demand=demand(2, longest_s=100.0)), {}, {},
-                     id="how-long-a-task-takes"),
-        pytest.param(math.inf, at(busy("a"), demand=demand(longest_s=100.0)), {}, {},
-                     id="all-run-that-can"),
-        pytest.param(90.0, at(busy("a", **AGED)), {}, {"recycle": Recycle(
-            lifetime=LifetimeQuota(600.0))}, id="a-lifetime-less-a-start"),
-        pytest.param(50.0, at(busy("a", ends_in_s=70.0)), {}, {}, id="an-end-less-its-margin"),
-        pytest.param(70.0, at(busy("a", **AGED)), {"recycle": {
-            "above_since": {"p": NOW - 100}, "pace": {"p": (NOW, 9, 0.0)}}},
-                     {"recycle": Recycle(memory=MemoryQuota(soft=0.5, for_s=180.0))}, id="memory"),
-        pytest.param(100.0, at(busy("a", **AGED)), {}, {"recycle": Recycle(
-            tasks=TaskQuota(9), min_age_s=600.0)}, id="too-young"),
-        pytest.param(100.0, at(busy("a", **AGED)), {"recycle": {"begun": (NOW - 3500,)}},
-                     {"recycle": Recycle(tasks=TaskQuota(9), max_per_hour=Amount(1))}, id="an-hour"
-        ),
-        pytest.param(33.0, at(busy("a", **AGED)), {"recycle": LATE},
-                     OVER, id="a-back-off"),
-    ],
+@table(
+    "expected_s, world, past, rules",
+    a_delay=(15.0, at(*FREE, target=0), {"up_at": NOW - 5}, slowly(delay_after_scale_up_s=20.0)),
+    no_node=(100.0, at(pending("a", unschedulable_s=200.0)), {}, {}),
+    one_comes=(0.5, at(pending("a", age_s=4.0), demand=demand()), {}, {}),
+    how_long_a_task_takes=(4.0, at(busy("a"), worker("b"), demand=demand(2, longest_s=100.0)), {},
+        {}),
+    all_run_that_can=(math.inf, at(busy("a"), demand=demand(longest_s=100.0)), {}, {}),
+    a_lifetime_less_a_start=(90.0, at(busy("a", **AGED)), {},
+        {"recycle": Recycle(lifetime=LifetimeQuota(600.0))}),
+    an_end_less_its_margin=(50.0, at(busy("a", ends_in_s=70.0)), {}, {}),
+    memory=(70.0, at(busy("a", **AGED)),
+        {"recycle": {"above_since": {"p": NOW - 100}, "pace": {"p": (NOW, 9, 0.0)}}},
+        {"recycle": Recycle(memory=MemoryQuota(soft=0.5, for_s=180.0))}),
+    too_young=(100.0, at(busy("a", **AGED)), {},
+        {"recycle": Recycle(tasks=TaskQuota(9), min_age_s=600.0)}),
+    an_hour=(100.0, at(busy("a", **AGED)), {"recycle": {"begun": (NOW - 3500,)}},
+        {"recycle": Recycle(tasks=TaskQuota(9), max_per_hour=Amount(1))}),
+    a_back_off=(33.0, at(busy("a", **AGED)), {"recycle": LATE}, OVER),
 )  # fmt: skip
 def test_a_plan_holds_until_the_next_rule_turns(
     expected_s: float, world: ObservedCluster, past: dict[str, Any], rules: dict[str, Any]
