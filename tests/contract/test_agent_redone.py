@@ -16,6 +16,7 @@ from support.agent_work import (
     ask,
     count_runs,
     held,
+    holding,
     leave,
     retire,
     running,
@@ -33,22 +34,14 @@ async def redone(s: Any) -> dict[str, int]:
     return counts
 
 
+#: Any worker may compute it again.
 ANYWHERE = {"allow_other_workers": True, "pure": False}
-
-
-async def holding(c: Any, worker: Any, results: int) -> list[Any]:
-    """Results that any worker may compute again."""
-    futures: list[Any] = c.map(
-        slow, range(results), delay_s=0, workers=[worker.address], **ANYWHERE
-    )
-    await wait(futures)
-    return futures
 
 
 @with_agent()
 async def test_a_worker_that_is_lost_with_a_task_and_results(c, s, a, b) -> None:
     count_runs(s)
-    results = await holding(c, a, 3)
+    results = await holding(c, a, 3, **ANYWHERE)
     assert (3, 3, 0, 0, 0) == tally(s, "tasks", "runs", "repeated", "interrupted", "erred")
     on_a = len(s.workers[a.address].has_what)
     task = await running(c, a, "task", **ANYWHERE)
@@ -65,7 +58,7 @@ async def test_a_worker_that_is_lost_with_a_task_and_results(c, s, a, b) -> None
 
 @with_agent()
 async def test_results_that_are_elsewhere_or_not_wanted_are_no_loss(c, s, a, b) -> None:
-    results = await holding(c, a, 1)
+    results = await holding(c, a, 1, **ANYWHERE)
     await c.replicate(results)
 
     await a.close()
@@ -77,7 +70,7 @@ async def test_results_that_are_elsewhere_or_not_wanted_are_no_loss(c, s, a, b) 
 
 @with_agent()
 async def test_a_result_that_only_a_task_waits_for_is_a_loss(c, s, a, b) -> None:
-    (first,) = await holding(c, a, 1)
+    (first,) = await holding(c, a, 1, **ANYWHERE)
     other = c.submit(held, 2, workers=[b.address])
     then = c.submit(slow, 3, 0, first, other, workers=[b.address])
     await until(lambda: then.key in s.tasks and b.state.executing_count)
@@ -121,7 +114,7 @@ async def test_a_departure_whose_time_runs_out(c, s, a, b) -> None:
 
 @with_agent()
 async def test_a_worker_that_is_drained_loses_nothing(c, s, a, b) -> None:
-    results = await holding(c, a, 3)
+    results = await holding(c, a, 3, **ANYWHERE)
     await retire(s, a.name)
     await until_state(s, a.name, wire.DRAINED)
 
@@ -137,7 +130,7 @@ async def test_a_worker_that_is_drained_loses_nothing(c, s, a, b) -> None:
 async def test_a_worker_that_says_goodbye_is_counted_once(c, s, a) -> None:
     """Through `unregister`, and once more when its connection breaks."""
     async with Worker(s.address, nthreads=1) as w:
-        (result,) = await holding(c, w, 1)
+        (result,) = await holding(c, w, 1, **ANYWHERE)
         on_w = len(s.workers[w.address].has_what)
     await until(lambda: len(s.workers) == 1)
     await result

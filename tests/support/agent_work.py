@@ -93,9 +93,9 @@ async def running(c: Any, worker: Any, i: Any, **how: Any) -> Any:
     return future
 
 
-async def holding(c: Any, worker: Any, results: int) -> list[Any]:
+async def holding(c: Any, worker: Any, results: int, **how: Any) -> list[Any]:
     """Results that this worker alone holds."""
-    futures: list[Any] = c.map(slow, range(results), delay_s=0, workers=[worker.address])
+    futures: list[Any] = c.map(slow, range(results), delay_s=0, workers=[worker.address], **how)
     await wait(futures)
     return futures
 

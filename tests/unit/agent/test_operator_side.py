@@ -11,9 +11,6 @@ from dask_adaptive_agent.protocol.requests import AgentSettings, Request
 from support.agent_cluster import StillClock
 from support.tables import table
 
-LEASE_S = 300.0
-
-
 MESSAGE: dict[str, Any] = {
     "arriving": [(2, 10_000), [3, 60_000]],
     "groups": ["cpu", "gpu"],

@@ -77,19 +77,14 @@ def test_of_two_that_share_six(
     assert {"a": expected[0], "b": expected[1]} == divided(pool(a, b, **rules))
 
 
-def test_who_just_got_more_keeps_it_for_a_while() -> None:
+def test_who_just_got_more_keeps_for_a_while_what_it_wants() -> None:
     first = divide(pool(holding("a", 0, 6), after_s=60.0), {}, now=0.0)
     both = pool(holding("a", 6, 6), holding("b", 0, 6), after_s=60.0)
 
     assert {"a": 6, "b": 0} == divided(both, first.grants, now=59.0)
     assert {"a": 3, "b": 0} == divided(both, first.grants, now=60.0)
-
-
-def test_what_it_does_not_want_any_more_it_gives_at_once() -> None:
-    first = divide(pool(holding("a", 0, 6), after_s=60.0), {}, now=0.0)
-    both = pool(holding("a", 6, 2), holding("b", 0, 6), after_s=60.0)
-
-    assert {"a": 2, "b": 0} == divided(both, first.grants, now=1.0)
+    fewer = pool(holding("a", 6, 2), holding("b", 0, 6), after_s=60.0)
+    assert {"a": 2, "b": 0} == divided(fewer, first.grants, now=1.0)
 
 
 def test_what_was_allowed_and_is_not_asked_for_yet_is_taken() -> None:

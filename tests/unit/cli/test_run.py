@@ -16,6 +16,7 @@ from dask_adaptive.controller.app import Settings
 from dask_adaptive.controller.certificate import WebhookSettings
 from dask_adaptive.controller.lease import Timing
 from dask_adaptive.kube.annotated import Adopt
+from support.tables import table
 
 
 @pytest.fixture
@@ -90,18 +91,18 @@ def test_on_a_machine_of_ones_own(run: Any, served: list[Settings]) -> None:
     ]  # fmt: skip
 
 
-def test_a_lease_that_two_could_hold_is_refused(run: Any, served: list[Settings]) -> None:
-    result = run("run", "--renew-deadline", "15")
+@table(
+    "option, value, named",
+    a_lease_that_two_could_hold=("--renew-deadline", "15", "--renew-deadline"),
+    a_certificate_for_nobody=("--certificate-secret", "s", "--webhook-host"),
+)
+def test_what_cannot_be_served_is_refused(
+    run: Any, served: list[Settings], option: str, value: str, named: str
+) -> None:
+    result = run("run", option, value)
 
     assert (2, []) == (result.exit_code, served)
-    assert "--renew-deadline" in result.output
-
-
-def test_a_certificate_is_for_somebody(run: Any, served: list[Settings]) -> None:
-    result = run("run", "--certificate-secret", "s")
-
-    assert (2, []) == (result.exit_code, served)
-    assert "--webhook-host" in result.output
+    assert named in result.output
 
 
 FORGED = (

@@ -14,7 +14,7 @@ from support.worlds import NOW, PAST, SHUFFLE, busy, cluster, pending, worker
 
 CLIENT = Pin("client", "me", "", 60.0)
 ASKED = {"recycle_request": "ann"}
-LATER, OTHERS = (NOW + 9, "its own did not come"), (NOW + 99, "that of b did not come")
+OTHERS = (NOW + 99, "that of b did not come")
 OVER_PINS = {"memory": MemoryQuota(hard=0.9, override_pins=True)}
 HOUR_OLD = {"min_age_s": 3600.0}
 

@@ -6,8 +6,6 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-import pytest
-
 from dask_adaptive.model.observed import ObservedWorker
 from dask_adaptive.model.plan import Plan
 from dask_adaptive.model.policy import Disruption
@@ -117,22 +115,18 @@ def test_an_exact_quota_holds_whatever_holds_its_replacement_back(settings: dict
 FITS = Recycle(TaskQuota(from_walltime=True))
 
 
-@pytest.mark.parametrize(
-    ("changes", "recycle", "expected_s", "expected"),
-    [
-        pytest.param({"ends_in_s": 7.0}, Recycle(), 0.0, Limit(0, 0.001), id="within-the-margin"),
-        pytest.param({"ends_in_s": 0.0}, Recycle(), 0.0, Limit(0, 0.0), id="has-passed"),
-        pytest.param({"ends_in_s": 110.0, "use": Use(runs=7), "processing": 3}, FITS, 0.5,
-                     Limit(207, 100.0), id="what-fits-besides-those-that-run"),
-        pytest.param({"ends_in_s": 110.0, "use": Use(runs=7), "processing": 3},
-                     Recycle(TaskQuota(exact=True, from_walltime=True)), 0.5,
-                     Limit(210, 100.0), id="exact-counts-what-is-assigned"),
-        pytest.param({"ends_in_s": 110.0}, FITS, 500.0, Limit(1, 100.0), id="0-would-be-no-limit"),
-        pytest.param({"ends_in_s": 70.0, "use": Use(runs=7)}, FITS, 0.0, Limit(0, 60.0),
-                     id="who-knows-what-fits"),
-        pytest.param({"ends_in_s": 9e99, "use": Use(runs=1)}, FITS, 1e-9,
-                     Limit(1 + 10**9, 9e99), id="a-number-that-can-be-sent"),
-    ],
+@table(
+    "changes, recycle, expected_s, expected",
+    within_the_margin=({"ends_in_s": 7.0}, Recycle(), 0.0, Limit(0, 0.001)),
+    has_passed=({"ends_in_s": 0.0}, Recycle(), 0.0, Limit(0, 0.0)),
+    what_fits_besides_those_that_run=({"ends_in_s": 110.0, "use": Use(runs=7), "processing": 3},
+        FITS, 0.5, Limit(207, 100.0)),
+    exact_counts_what_is_assigned=({"ends_in_s": 110.0, "use": Use(runs=7), "processing": 3},
+        Recycle(TaskQuota(exact=True, from_walltime=True)), 0.5, Limit(210, 100.0)),
+    none_would_be_no_limit=({"ends_in_s": 110.0}, FITS, 500.0, Limit(1, 100.0)),
+    who_knows_what_fits=({"ends_in_s": 70.0, "use": Use(runs=7)}, FITS, 0.0, Limit(0, 60.0)),
+    a_number_that_can_be_sent=({"ends_in_s": 9e99, "use": Use(runs=1)}, FITS, 1e-9,
+        Limit(1 + 10**9, 9e99)),
 )  # fmt: skip
 def test_the_limit_of_a_worker(
     changes: dict[str, Any], recycle: Recycle, expected_s: float, expected: Limit | None
@@ -177,7 +171,7 @@ def test_the_lowest_exact_quota_of_any_group_holds_for_newcomers() -> None:
 
 
 C, D = busy("c", **OLD), busy("d", **OLD)
-TASKS, FITS_ONLY = Recycle(TaskQuota(20)), Recycle(TaskQuota(from_walltime=True))
+TASKS = Recycle(TaskQuota(20))
 
 
 @table(

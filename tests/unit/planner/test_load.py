@@ -298,18 +298,14 @@ P4, P6 = pending("p", age_s=2.0), pending("q", age_s=0.0)
 A, B, C = (worker(n) for n in "abc")
 
 
-@pytest.mark.parametrize(
-    ("workers", "work", "changes", "expected"),
-    [
-        pytest.param([A, P6, P4], [free(2, 5.3)], {}, 2, id="the-soonest-first"),
-        # Workers that do what only they may are not free for the rest.
-        pytest.param([A, B, C, P4, P6], [free(9)], {"needs": (FOUR_BY_NAME,), "most": 5}, 5,
-                     id="one-of-those-that-come-is-left"),
-        pytest.param([A, B], [free(9)], {"needs": (BY_NAME,), "most": 3}, 3,
-                     id="one-may-be-added"),
-        pytest.param([A, B], [free(9)], {"needs": (BY_NAME,), "most": 2}, 2,
-                     id="none-may-be-added"),
-    ],
+@table(
+    "workers, work, changes, expected",
+    the_soonest_first=([A, P6, P4], [free(2, 5.3)], {}, 2),
+    # Workers that do what only they may are not free for the rest.
+    one_of_those_that_come_is_left=(
+        [A, B, C, P4, P6], [free(9)], {"needs": (FOUR_BY_NAME,), "most": 5}, 5),
+    one_may_be_added=([A, B], [free(9)], {"needs": (BY_NAME,), "most": 3}, 3),
+    none_may_be_added=([A, B], [free(9)], {"needs": (BY_NAME,), "most": 2}, 2),
 )  # fmt: skip
 def test_workers_for_threads(
     workers: list[ObservedWorker], work: list[Row], changes: dict[str, Any], expected: int

@@ -225,23 +225,17 @@ def test_who_is_held_on_a_terminating_node_is_told() -> None:
 RECYCLED: dict[str, Any] = {"recycle": RECYCLE}
 
 
-@pytest.mark.parametrize(
-    ("workers", "target", "changes", "expected"),
-    [
-        # More are needed.
-        pytest.param([A, LEAVES, LEAVES_TOO], 3, {}, (Reason.WANTED_AGAIN, ""), id="called-back"),
-        pytest.param([A, LEAVES], 3, {"replicas": 1, "handled": 3}, (Reason.SETTLING, "3 1"),
-                     id="not-handled-yet"),
-        pytest.param([A, D], 3, {}, MORE, id="for-the-load"),
-        pytest.param([A, D, changed(LEAVES, node_terminating="cordoned")], 3, {},
-                     (Reason.NODE_GOING, "2 2"), id="for-those-on-a-terminating-node"),
-        pytest.param([A, OLD], 2, {"desired": 2, **RECYCLED}, (Reason.RECYCLING, "1 1"),
-                     id="for-one-that-is-replaced"),
-        pytest.param([A, OLD, D], 3, {"desired": 3, **RECYCLED}, (Reason.RECYCLING, "1 2"),
-                     id="for-those-that-are-replaced"),
-        pytest.param([A, OLD], 3, {"desired": 2, **RECYCLED}, MORE, id="for-the-load-first"),
-        # At rest.
-    ],
+@table(
+    "workers, target, changes, expected",
+    called_back=([A, LEAVES, LEAVES_TOO], 3, {}, (Reason.WANTED_AGAIN, "")),
+    not_handled_yet=([A, LEAVES], 3, {"replicas": 1, "handled": 3}, (Reason.SETTLING, "3 1")),
+    for_the_load=([A, D], 3, {}, MORE),
+    for_those_on_a_terminating_node=([A, D, changed(LEAVES, node_terminating="cordoned")], 3, {},
+        (Reason.NODE_GOING, "2 2")),
+    for_one_that_is_replaced=([A, OLD], 2, {"desired": 2, **RECYCLED}, (Reason.RECYCLING, "1 1")),
+    for_those_that_are_replaced=([A, OLD, D], 3, {"desired": 3, **RECYCLED},
+        (Reason.RECYCLING, "1 2")),
+    for_the_load_first=([A, OLD], 3, {"desired": 2, **RECYCLED}, MORE),
 )  # fmt: skip
 def test_a_group_is_told_by_what_makes_its_number(
     workers: list[ObservedWorker], target: int, changes: dict[str, Any],
