@@ -9,11 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_adaptive.kube.status_json import read_status, status_json
-from dask_adaptive.loop.status import GroupRow, Status
 from dask_adaptive.model.past import GroupPast, Past
 from dask_adaptive.model.policy import parse_policy
-from dask_adaptive.model.reason import Reason
 from dask_adaptive.planner.context import IdleTime, in_numbers
 from support.policies import spec
 from support.worlds import cluster, worker
@@ -65,10 +62,3 @@ def test_a_fixed_time_is_left_alone_group_by_group() -> None:
 
     assert {"g"} == times.keys()
     assert [7.0, 12.0, 7.0] == [b.idle_timeout_s for b in found.bounds("etl-default")]
-
-
-def test_an_operator_that_starts_goes_on_from_the_status() -> None:
-    row = GroupRow("etl-default", 1, 1, 1, 1, 0, Reason.RECONCILED, "", 5, 3)
-    written = status_json(Status(groups=(row,)), before={}, now="2026-01-01T00:00:00Z")
-
-    assert {"etl-default": IdleTime(5, 3)} == read_status(written).idle_times
