@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from dask_adaptive.cli.main import cli
 
+EXAMPLE = Path(__file__).parents[2] / "manifests/examples/policy.yaml"
 SCRIPT = """
 import sys, time
 from distributed import Client
@@ -31,4 +32,12 @@ def test_a_script_runs_under_a_policy(tmp_path: Path) -> None:
 
     assert 7 == result.exit_code, result.output
     assert "sum 190" in result.output
+    assert re.search(r"rerun by scaling +0 *\n", result.output)
+
+
+def test_the_demo_comes_to_its_end() -> None:
+    """All that `make demo` shows, in its four acts, does happen."""
+    result = CliRunner().invoke(cli, ["rehearse", str(EXAMPLE)])
+
+    assert 0 == result.exit_code, result.output
     assert re.search(r"rerun by scaling +0 *\n", result.output)

@@ -40,6 +40,10 @@ NAMESPACE = os.environ.get("DASK_ADAPTIVE_DEMO_NAMESPACE")
 #: The longest that an act waits for the cluster; a demo that hangs is worse than one that fails.
 PATIENCE_S = 180.0
 
+#: Seconds between two looks at the workers. A client without a task that looks more often than
+#: twice a second counts as one that waits for more of them, as `Client.wait_for_workers` does.
+LOOK_S = 0.6
+
 
 def say(text: str) -> None:
     print(text, flush=True)
@@ -61,7 +65,7 @@ def until(what: str, holds: Callable[[], bool]) -> float:
     while not holds():
         if time.monotonic() - began > PATIENCE_S:
             sys.exit(f"gave up after {PATIENCE_S:.0f} s: {what}")
-        time.sleep(0.2)
+        time.sleep(LOOK_S)
     return time.monotonic() - began
 
 
