@@ -80,6 +80,9 @@ class Process:
     was_killed: bool = False
     exits: int = 0
 
+    def __post_init__(self) -> None:
+        self.log.touch()  # one that is told to end at once writes none
+
     @property
     def pid(self) -> int:
         assert self.process is not None
@@ -87,8 +90,7 @@ class Process:
 
     @property
     def last_words(self) -> str:
-        text = self.log.read_text() if self.log.exists() else ""
-        return (text.strip().splitlines() or [""])[-1]
+        return (self.log.read_text().strip().splitlines() or [""])[-1]
 
     @property
     def has_reason(self) -> bool:
