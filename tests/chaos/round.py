@@ -79,6 +79,7 @@ class Process:
     is_told: bool = False  # to end
     was_killed: bool = False
     exits: int = 0
+    logged: int = 0  # bytes, before the present process began
 
     def __post_init__(self) -> None:
         self.log.touch()  # one that is told to end at once writes none
@@ -95,7 +96,7 @@ class Process:
     @property
     def has_reason(self) -> bool:
         """It has said why it ended by itself, or was told to end before it had begun."""
-        if not self.last_words:
+        if self.log.stat().st_size == self.logged:
             return self.process is not None and self.process.returncode == -signal.SIGTERM
         return self.last_words.startswith("Error: ")
 
@@ -206,6 +207,7 @@ class World:
         ]  # fmt: skip
         if self.is_namespaced:
             command += [word for name in self.namespaces for word in ("--namespace", name)]
+        one.logged = one.log.stat().st_size
         one.process = await ForkedProcess.fork(self._fork_server, command, one.log, {})
         self.tell(f"{who} starts; its clock is {wrong_s:+} s wrong")
         self._background(self._look_after(one, one.process))
