@@ -104,14 +104,19 @@ async def test_another_protocol_is_a_problem_with_a_remedy(s, link) -> None:
     assert "upgrade the older side" in seen.message
 
 
-@pytest.mark.parametrize("nonsense", ["text", "half of it"])
-async def test_a_senseless_snapshot_is_no_snapshot(s, link, nonsense) -> None:
+#: Meters without the runs of workers, which every agent sends.
+COLUMNS = {key: [] for key in ("failures", "managed", "matched", "lifetimes", "too_short")}
+NO_RUNS = {**COLUMNS, "held": 0, "expected_ms": 0}
+
+
+@pytest.mark.parametrize("parts", [{}, {"relief": [{"name": "idle"}]}, {"meters": NO_RUNS}])
+async def test_a_senseless_snapshot_is_no_snapshot(s, link, parts) -> None:
     install(s)
     await link.observe(POLICY)
-    if nonsense == "half of it":
-        told(s, relief=[{"name": "idle"}])
+    if parts:
+        told(s, **parts)
     else:
-        s.handlers[wire.OBSERVE] = lambda **_: nonsense
+        s.handlers[wire.OBSERVE] = lambda **_: "text"
 
     seen = await link.observe(POLICY)
 

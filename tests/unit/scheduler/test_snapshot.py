@@ -15,9 +15,7 @@ NEED: wire.NeedRow = {
     "tasks": 4, "ms": 2000, "resources": {"GPU": 1.0}, "workers": ["w"], "hosts": [],
     "loose": False, "waiting": 5, "able": ["w"],
 }  # fmt: skip
-SHUFFLE: wire.UpcomingShuffleRow = {
-    "id": "s", "inputs": 2, "outputs": 9,
-}  # fmt: skip
+SHUFFLE: wire.UpcomingShuffleRow = {"id": "s", "inputs": 2, "outputs": 9}
 DEMAND: wire.DemandPart = {
     "prefixes": PREFIXES, "needs": [NEED], "shuffles": [SHUFFLE], "unknown_ms": 500,
     "incoming_ms": 750, "every_ms": 20_000, "trickle_ms": 5_000,
