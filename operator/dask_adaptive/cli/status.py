@@ -172,12 +172,12 @@ def _counts(status: Status) -> list[str]:
 
 async def _follow(api: KubeApi, where: str | None, name: str | None, output: str) -> None:
     terminal = console()
-    cells: list[Json] = []
+    shown: list[Json] = []
     policies = await list_policies(api, where, name)
     while True:
         found = [as_json(policy) for policy in policies]
-        if found != cells:
-            cells = found
+        if found != shown:
+            shown = found
             if terminal.is_terminal:
                 terminal.clear()
             _print(policies, name, output)

@@ -165,12 +165,12 @@ class Metrics(Collector):
             gauge = GaugeMetricFamily(full, text, labels=(*_CLUSTER, *labels))
             for key, result in rows:
                 try:
-                    values = [(names, float(value)) for names, value in series(result).items()]
+                    values = [(labels, float(value)) for labels, value in series(result).items()]
                 except Exception:  # one cluster's error must not hide others' figures
                     logger.exception("%s of %s can't be told", full, key)
                     continue
-                for names, value in values:
-                    gauge.add_metric([*key, *names], value)
+                for labels, value in values:
+                    gauge.add_metric([*key, *labels], value)
             yield gauge
 
     def render(self) -> bytes:
@@ -189,8 +189,8 @@ class _Before:
         if not session:
             return
         now = Counts(dict.fromkeys(self._words, 0))
-        for names, count in counted.items():
-            now[_known(names, self._words)] += count
+        for word, count in counted.items():
+            now[_known(word, self._words)] += count
         # Counts of a scheduler that is older than this process were counted by an earlier one.
         last_session, before = self.last.get(key, (session, now))
         for word, count in now.items():

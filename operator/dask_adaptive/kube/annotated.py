@@ -81,7 +81,7 @@ def chosen(
     if not wished:
         return None
     if len(autoscalers) > 1:
-        names = listed([a.meta.name for a in autoscalers], 3)
+        names = listed([a.meta.name for a in autoscalers])
         raise InvalidPolicy(
             f"DaskAutoscalers {names} are all for DaskCluster {cluster.meta.name};"
             " none is adopted until all but one are deleted"

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dask_adaptive.kube.worker_pods import Costs, container_costs, listed
+from dask_adaptive.kube.worker_pods import Costs, as_list, container_costs
 
 #: Set by `build_worker_deployment_spec` in each container where the user has not.
 _ADDED = frozenset({"DASK_WORKER_NAME", "DASK_SCHEDULER_ADDRESS"})
@@ -49,7 +49,7 @@ Sketch = tuple[Container, ...]
 def sketch(pod_spec: Mapping[str, Any] | None) -> Sketch:
     """Return the compared fields of a pod spec; equal workers share one object, to save memory."""
     try:
-        return _one_for_all(tuple(map(_container, listed((pod_spec or {}).get("containers")))))
+        return _one_for_all(tuple(map(_container, as_list((pod_spec or {}).get("containers")))))
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
         return ()  # of an unknown shape: never drift
 
@@ -113,14 +113,14 @@ def _first_difference(wanted: Iterable[tuple[str, Any]], found: Iterable[tuple[s
 
 
 def _container(body: Mapping[str, Any]) -> Container:
-    env = {str(e["name"]): _value(e) for e in listed(body.get("env")) if e["name"] not in _ADDED}
+    env = {str(e["name"]): _value(e) for e in as_list(body.get("env")) if e["name"] not in _ADDED}
     return Container(
         name=str(body.get("name") or ""),
         image=str(body.get("image") or ""),
-        command=tuple(map(str, listed(body.get("command")))),
-        args=tuple(map(str, listed(body.get("args")))),
+        command=tuple(map(str, as_list(body.get("command")))),
+        args=tuple(map(str, as_list(body.get("args")))),
         env=tuple(sorted(env.items())),
-        env_from=tuple(json.dumps(_bare(e), sort_keys=True) for e in listed(body.get("envFrom"))),
+        env_from=tuple(json.dumps(_bare(e), sort_keys=True) for e in as_list(body.get("envFrom"))),
         resources=tuple(sorted(container_costs(body).items())),
     )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dask_adaptive.kube.objects import Meta, OfNoCluster, as_text, parse_meta
-from dask_adaptive.kube.worker_pods import Costs, Shape, listed, thousandths
+from dask_adaptive.kube.worker_pods import Costs, Shape, as_list, thousandths
 from dask_adaptive.model.amounts import format_bytes
 from dask_adaptive.model.scaling import Room
 
@@ -46,10 +46,10 @@ class QuotaObject(OfNoCluster):
 
 def parse_quota(body: Mapping[str, Any]) -> QuotaObject:
     spec, status = body.get("spec") or {}, body.get("status") or {}
-    plain = [Scope(as_text(name)) for name in listed(spec.get("scopes"))]
+    plain = [Scope(as_text(name)) for name in as_list(spec.get("scopes"))]
     selected = [
-        Scope(as_text(t["scopeName"]), as_text(t["operator"]), tuple(listed(t.get("values"))))
-        for t in listed((spec.get("scopeSelector") or {}).get("matchExpressions"))
+        Scope(as_text(t["scopeName"]), as_text(t["operator"]), tuple(as_list(t.get("values"))))
+        for t in as_list((spec.get("scopeSelector") or {}).get("matchExpressions"))
     ]
     return QuotaObject(
         parse_meta(body),

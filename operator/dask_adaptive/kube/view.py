@@ -285,7 +285,7 @@ def conflict(world: World, key: ClusterKey, *, now: float) -> str:
     policies = world.existing(PolicyObject, key)
     if len(policies) > 1:
         return (
-            f"AdaptivePolicies {listed([p.meta.name for p in policies], 3)} are all for DaskCluster"
+            f"AdaptivePolicies {listed([p.meta.name for p in policies])} are all for DaskCluster"
             f" {key.name}; nothing is changed until all but one are deleted"
         )
     autoscalers = world.existing(AutoscalerObject, key)

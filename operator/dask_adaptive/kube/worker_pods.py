@@ -53,13 +53,13 @@ def which(
     return next(started, next(named, 0))
 
 
-def listed(value: Any) -> Sequence[Any]:
+def as_list(value: Any) -> Sequence[Any]:
     """Return a list; empty for anything else, such as a text of many characters."""
     return value if isinstance(value, (list, tuple)) else ()
 
 
 def command_line(container: Mapping[str, Any]) -> list[str]:
-    return [str(word) for field in ("command", "args") for word in listed(container.get(field))]
+    return [str(word) for field in ("command", "args") for word in as_list(container.get(field))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ def pod_costs(spec: Mapping[str, Any]) -> Costs:
         run one after the other, the greediest counts, and those that stay on (`restartPolicy:
         Always`) add up with all that come later. A limit is a request where nothing else is said.
     """
-    containers, first = listed(spec.get("containers")), listed(spec.get("initContainers"))
+    containers, first = as_list(spec.get("containers")), as_list(spec.get("initContainers"))
     if len(containers) + len(first) > _CONTAINERS:
         raise ValueError("too many containers")
     total = sum(map(container_costs, containers), Counter[str]())
@@ -176,7 +176,7 @@ def resources_of(pod_spec: Mapping[str, Any] | None) -> Resources:
 
 
 def _worker_container(pod_spec: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    containers = [c for c in listed((pod_spec or {}).get("containers")) if isinstance(c, Mapping)]
+    containers = [c for c in as_list((pod_spec or {}).get("containers")) if isinstance(c, Mapping)]
     at = which(containers, "worker", lambda c: _STARTS_WORKER.search(" ".join(_words(c))))
     return containers[at] if containers else {}
 
@@ -195,7 +195,7 @@ def _words(container: Mapping[str, Any]) -> list[str]:
 
 
 def _environment(container: Mapping[str, Any]) -> dict[str, str]:
-    said = [(str(e.get("name")), e.get("value")) for e in listed(container.get("env"))]
+    said = [(str(e.get("name")), e.get("value")) for e in as_list(container.get("env"))]
     return {name: text for name, text in said if isinstance(text, str) and len(text) <= _VALUE}
 
 

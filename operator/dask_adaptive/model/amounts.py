@@ -138,7 +138,7 @@ def counted(n: int, one: str) -> str:
     return f"{n:,} {one}" if n == 1 else f"{n:,} {one}s"
 
 
-def listed(names: Sequence[str], most: int, count: int | None = None) -> str:
+def listed(names: Sequence[str], most: int = 3, count: int | None = None) -> str:
     """
     List the first names and count the others: `a, b and 2 more`.
 

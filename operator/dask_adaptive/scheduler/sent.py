@@ -59,9 +59,7 @@ class SentPlans:
             return False
         if not self._is_still_coming(arriving, passed_s):
             return False
-        if passed_s >= WORDS_S and old != content:
-            return False
-        return passed_s < AGAIN_S
+        return passed_s < (AGAIN_S if old == content else WORDS_S)
 
     def _is_still_coming(self, arriving: Sequence[Arriving], passed_s: float) -> bool:
         if [row.workers for row in self.arriving] != [row.workers for row in arriving]:
