@@ -23,6 +23,7 @@ import importlib
 import inspect
 import logging
 import re
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import MethodType, ModuleType
@@ -276,6 +277,9 @@ class _Layer:
                 except Exception:
                     # Fail open: the scheduler hears of it, whatever we make of it.
                     logger.exception("Failed to note a message of a worker")
+            # A server hands the connection to handlers that ask for it, as some of ours did.
+            if self._takes_no_comm and args and hasattr(args[0], "peer_address"):
+                args = args[1:]
             return self._current(*args, **kwargs)
 
         function.layer_of_ours = self  # type: ignore[attr-defined]
@@ -316,7 +320,13 @@ class _Layer:
         self._listeners = [one.hook for one in reversed(patches) if one.is_listener]
         # Servers look at the arguments and the name of a handler, `is_called` at what it wraps.
         functools.update_wrapper(self._function, call, updated=())
-        self._function.__signature__ = _signature(call)  # type: ignore[attr-defined]
+        signature = _signature(call)
+        self._function.__signature__ = signature  # type: ignore[attr-defined]
+        is_handler = isinstance(self._place.owner, dict)
+        self._takes_no_comm = is_handler and "comm" not in signature.parameters
+        # Since 2024.7.0 servers keep what a function's signature told them.
+        told = getattr(sys.modules.get("distributed.core"), "_expects_comm", None)
+        getattr(told, "cache_clear", lambda: None)()
 
     def _put_back_if_unused(self) -> None:
         if not self.patches and self._place.read() is self._function:
@@ -325,10 +335,6 @@ class _Layer:
     def _passing(self, *args: Any, **kwargs: Any) -> Any:
         """Unused, below somebody's wrapper, who may have gone meanwhile."""
         self._put_back_if_unused()
-        # A server hands the connection to handlers that ask for it, as some of ours do.
-        has_comm = bool(args) and hasattr(args[0], "peer_address")
-        if has_comm and "comm" not in _signature(self.stock).parameters:
-            args = args[1:]
         return self.stock(*args, **kwargs)
 
 

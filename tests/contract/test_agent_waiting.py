@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import struct
 import threading
+from inspect import signature
 from typing import Any
 
 import pytest
@@ -121,6 +122,27 @@ async def test_who_waits_for_workers_wants_twice_as_many(c, s, agent, clock) -> 
         async with Worker(s.address):
             await waiting
             await until(lambda: not agent.clients.rows())
+
+
+@with_agent(1)
+async def test_who_looks_at_the_workers_all_the_time_is_not_believed_for_ever(
+    c, s, a, agent, clock
+) -> None:
+    await seen(s)
+    believed = 0
+    for _ in range(1200):
+        clock.ahead_s += 0.3
+        await c._update_scheduler_info()
+        believed += bool(agent.clients.rows())
+    asks_for_all = "n_workers" not in signature(s.identity).parameters
+    assert (500 < believed < 1100) if asks_for_all else not believed
+    assert [] == await wanted(s)
+
+    clock.ahead_s += 1
+    waiting = asyncio.ensure_future(c.wait_for_workers(2))
+    await until(agent.clients.rows)
+    async with Worker(s.address):
+        await waiting
 
 
 async def half_a_message(c: Any, s: Any, **_: Any) -> Any:

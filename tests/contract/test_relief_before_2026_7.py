@@ -15,6 +15,7 @@ from distributed.protocol import dumps, loads
 from distributed.protocol.serialize import Serialized
 from distributed.utils_test import gen_cluster, inc
 
+from dask_adaptive_agent import wire
 from dask_adaptive_agent.agent import Agent, install, uninstall
 from dask_adaptive_agent.relief.before_2026_7 import (
     MAX_AGE_S,
@@ -26,7 +27,7 @@ from dask_adaptive_agent.relief.before_2026_7 import (
 from dask_adaptive_agent.relief.registry import is_needed
 from support.agent_cluster import StillClock, with_agent
 from support.agent_fakes import clear_workers, fake_worker
-from support.agent_work import until
+from support.agent_work import ask, until
 from support.fire import nothing_breaks
 
 pytestmark = pytest.mark.skipif(not is_needed("identity"), reason="no poll asks for workers here")
@@ -123,6 +124,18 @@ async def test_a_wait_for_workers_sees_them_at_once(c, s, a, b) -> None:
         assert 3 == len(c.scheduler_info()["workers"])
 
     assert applied["made"] <= 4
+
+
+@with_agent(1)
+async def test_polls_are_answered_while_it_comes_and_goes(c, s, a, agent) -> None:
+    """Servers ask a handler once, if at all, whether it wants the connection."""
+    await ask(s, wire.OBSERVE, renew=True)  # something else of ours stays over this handler
+    for choice in (wire.DISABLED, wire.AUTO, wire.DISABLED, wire.AUTO):
+        s.handlers[wire.CONFIGURE](relief={"identity": choice})
+        for _ in range(3):
+            assert {a.address} == set((await c.scheduler.identity())["workers"])
+
+    assert 3 == agent.reliefs.get("identity").counts()["asked"]
 
 
 @gen_cluster(nthreads=[("127.0.0.1", 1)])

@@ -26,6 +26,7 @@ from distributed.utils_test import gen_cluster
 from packaging.version import Version
 
 from dask_adaptive_agent.agent import Agent, install, uninstall
+from dask_adaptive_agent.relief import pickling
 from dask_adaptive_agent.relief.pickle_cache import LARGEST, LEAST_PARTIAL, MOST_BYTES, MOST_OBJECTS
 from dask_adaptive_agent.relief.pickling import PICKLES, TASK, PicklingRelief
 from support.relief_pickling import (
@@ -409,13 +410,17 @@ def test_what_cannot_be_pickled_gives_the_stock_error(told: Told) -> None:
 
 
 @pytest.mark.parametrize("bound", [(), (1,), (*range(9),), ([*range(5000)],)], ids=len)
-def test_what_pickle_does_as_fast_is_neither_kept_nor_counted(told: Told, bound: Any) -> None:
+def test_what_pickle_does_as_fast_is_neither_kept_nor_counted(
+    told: Told, bound: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A busy machine may take longer for anything than what counts as slow.
+    monkeypatch.setattr(pickling, "perf_counter", lambda: 0.0)
     task = spec(functools.partial(len, *bound) if bound else len, 1)
     for _ in range(20):
         frames(task)
 
     assert 0 == PICKLES.counts()["kept"]
-    assert len(told.rows) < 20  # but when the machine did something else
+    assert len(told.rows) <= 1  # whether a large one is worth keeping is tried once
 
 
 def test_a_large_partial_of_a_named_function_is_kept(told: Told) -> None:

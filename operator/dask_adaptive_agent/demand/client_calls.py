@@ -24,8 +24,9 @@ DIRECT_S = 120.0
 #: client that connects asks a few times in a row.
 POLL_S, WAITS_S = 0.5, 2.0
 
-#: Nobody is believed to wait, or to send data, for longer.
-LONGEST_S = 3600.0
+#: A wait is not believed any longer when no worker has come, or was on its way, for `FRUITLESS_S`:
+#: somebody else may look as often. Nobody is believed to send data for longer than `LONGEST_S`.
+FRUITLESS_S, LONGEST_S = 300.0, 3600.0
 
 #: A message of more bytes than this is data, or a graph with data in it.
 LARGE = 1_000_000
@@ -35,6 +36,8 @@ class _Wait(NamedTuple):
     since: float
     last: float  # infinite: the call goes on
     is_upload: bool  # or `Client.wait_for_workers`
+    grew_at: float = math.inf  # when a worker had come or was on its way
+    most: int = 0  # workers that ran at a time
 
 
 class ClientCalls(Component):
@@ -53,7 +56,7 @@ class ClientCalls(Component):
         patches.put(patching.SCATTER_RPC, self._scattering)
         patches.listen(patching.NCORES_RUNNING_RPC, self._polled)
         patches.listen(patching.UPDATE_DATA_RPC, self._sent)
-        patches.listen(patching.IDENTITY_POLLS, lambda _: self._note(is_upload=False))
+        patches.listen(patching.IDENTITY_POLLS, self._looked)
 
     def look(self) -> None:
         """While data are sent to workers, and when they have come, no worker is idle."""
@@ -89,19 +92,19 @@ class ClientCalls(Component):
         has_tasks = scheduler.queued or scheduler.unrunnable
         has_tasks = has_tasks or any([ws.processing for ws in scheduler.workers.values()])
         waits_s = math.inf if has_tasks else WAITS_S
-        since = [
-            wait.since
+        ends = [
+            wait.since + LONGEST_S if wait.is_upload else wait.grew_at + FRUITLESS_S
             for wait in self._waits.values()
             if now - wait.last < POLL_S
             and (not running if wait.is_upload else wait.last - wait.since > waits_s)
         ]
-        if not since:
+        if not ends or max(ends) <= now:
             return []
         paused = sum([ws.status == Status.paused for ws in scheduler.workers.values()])
         return [
             {
                 "workers": max(1, 2 * running) + paused,
-                "left_ms": max(1, int((min(since) + LONGEST_S - now) * 1000)),
+                "left_ms": int((max(ends) - now) * 1000) + 1,
                 "owner": "in scatter or wait_for_workers",
                 "group": "",
             }
@@ -126,6 +129,11 @@ class ClientCalls(Component):
         else:
             self._note(is_upload=True)
 
+    def _looked(self, request: dict[str, Any]) -> None:
+        # Since 2025.4.1 only who waits asks for all workers; `Client.scheduler_info` for five.
+        if request.get("n_workers", -1) == -1:
+            self._note(is_upload=False)
+
     def _sent(self, _: dict[str, Any]) -> None:
         """A client has sent its data. Nothing tells whose they are, so of several one is done."""
         if self._direct:
@@ -135,7 +143,12 @@ class ClientCalls(Component):
         now, connection = self.clock(), asyncio.current_task()
         known = self._waits.get(connection)
         if known is None or known.is_upload is not is_upload or now - known.last > POLL_S:
-            known = _Wait(now, now, is_upload)
+            known = _Wait(now, now, is_upload, grew_at=now)
+        running = len(self.scheduler.running)
+        if now - known.grew_at < FRUITLESS_S and (
+            running > known.most or self.context.plans.arriving
+        ):
+            known = known._replace(grew_at=now, most=running)
         self._waits[connection] = known._replace(last=now)
 
 

@@ -40,8 +40,7 @@ NAMESPACE = os.environ.get("DASK_ADAPTIVE_DEMO_NAMESPACE")
 #: The longest that an act waits for the cluster; a demo that hangs is worse than one that fails.
 PATIENCE_S = 180.0
 
-#: Seconds between two looks at the workers. A client without a task that looks more often than
-#: twice a second counts as one that waits for more of them, as `Client.wait_for_workers` does.
+#: Seconds between two looks at the workers.
 LOOK_S = 0.6
 
 
