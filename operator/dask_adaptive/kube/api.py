@@ -184,6 +184,9 @@ class Rate:
             await asyncio.sleep(due - now)
 
 
+_JSON = "application/json"
+#: A list's columns for people, as `kubectl get` wants them; a server may send the objects instead.
+_TABLE = f"{_JSON};as=Table;v=v1;g=meta.k8s.io,{_JSON}"
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 
@@ -296,13 +299,20 @@ class KubeApi:
             for body in page.get("items") or ():
                 yield body
 
-    async def pages(self, path: str, *, selector: str = "", field: str = "") -> AsyncIterator[Json]:
+    async def total(self, path: str, *, selector: str) -> int:
+        """Count the objects of a collection; costs a tenth of reading them."""
+        pages = self.pages(path, selector=selector, how=_TABLE)
+        return sum([len(page.get("rows") or page.get("items") or ()) async for page in pages])
+
+    async def pages(
+        self, path: str, *, selector: str = "", field: str = "", how: str = _JSON
+    ) -> AsyncIterator[Json]:
         """Yield the pages of a collection, all of one version."""
-        query = {"limit": str(_PAGE)}
+        query = {"limit": str(_PAGE)} | ({"includeObject": "None"} if how == _TABLE else {})
         query |= {"labelSelector": selector} if selector else {}
         query |= {"fieldSelector": field} if field else {}
         while True:
-            page = await self._call("GET", path, query)
+            page = await self._call("GET", path, query, how=how)
             yield page
             more = page["metadata"].get("continue")
             if not more:
@@ -372,16 +382,12 @@ class KubeApi:
         return await self._call("DELETE", path, None, body)
 
     async def _call(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, str] | None = None,
-        body: Json | None = None,
-        content_type: str = "application/json",
-    ) -> Json:
+        self, method: str, path: str, query: Mapping[str, str] | None = None,
+        body: Json | None = None, how: str = _JSON,
+    ) -> Json:  # fmt: skip
         if self._dry_run and method != "GET":
             query = {**(query or {}), "dryRun": "All"}
-        text = await self._answer(method, path, query, body, content_type)
+        text = await self._answer(method, path, query, body, how)
         try:
             answer = msgspec.json.decode(text) if text else {}
         except (ValueError, RecursionError) as exc:
@@ -390,7 +396,7 @@ class KubeApi:
 
     async def _answer(
         self, method: str, path: str, query: Mapping[str, str] | None, body: Json | None = None,
-        content_type: str = "application/json",
+        how: str = _JSON,
     ) -> bytes:  # fmt: skip
         request = f"{method} {path}"
         if self._rate is not None:
@@ -399,9 +405,7 @@ class KubeApi:
             if method != "GET":
                 self._check()  # we may have waited
             async with self._in_time(request):
-                answer = await self._opened(
-                    method, path, query, body, content_type, self._timeout_s
-                )
+                answer = await self._opened(method, path, query, body, how, self._timeout_s)
                 text: bytes = await answer.read()
         if answer.status >= 400:
             raise _refused(answer, text.decode(), request)
@@ -424,7 +428,7 @@ class KubeApi:
 
     async def _opened(
         self, method: str, path: str, query: Mapping[str, str] | None, body: Json | None = None,
-        content_type: str = "application/json", timeout_s: float | None = None,
+        how: str = _JSON, timeout_s: float | None = None,
     ) -> Any:  # fmt: skip
         """Open an answer after reading only its head."""
         import aiohttp
@@ -433,7 +437,7 @@ class KubeApi:
             method,
             path,
             query_params=list((query or {}).items()),
-            header_params={"Accept": "application/json", "Content-Type": content_type},
+            header_params={"Accept": how if method == "GET" else _JSON, "Content-Type": how},
             body=body,
             auth_settings=["BearerToken"],
         )

@@ -60,13 +60,9 @@ def _one_for_all(made: Sketch) -> Sketch:
 
 
 def drifted(
-    wanted: Sketch,
-    found: Sketch,
-    *,
-    group_made_at: float,
-    group_written_at: float | None,
+    wanted: Sketch, found: Sketch, *, group_made_at: float, group_written_at: float | None,
     made_at: float,
-) -> str:
+) -> str:  # fmt: skip
     """
     Describe the difference in one sentence; empty if there is none, or it is uncertain.
 
@@ -80,7 +76,7 @@ def drifted(
     """
     if group_written_at is None or group_written_at <= group_made_at + MAKING_S:
         return ""
-    if made_at > group_written_at + _BEHIND_S or not found:
+    if made_at > group_written_at + _BEHIND_S or not found or wanted == found:
         return ""
     by_name = {container.name: container for container in found}
     for container in wanted:

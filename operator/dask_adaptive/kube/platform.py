@@ -22,7 +22,12 @@ from dask_adaptive.kube.api import (
 )
 from dask_adaptive.kube.cache.world import World
 from dask_adaptive.kube.notes import Note
-from dask_adaptive.kube.objects import GROUP_LABEL, GroupObject, parse_autoscaler
+from dask_adaptive.kube.objects import (
+    GROUP_LABEL,
+    DeploymentObject,
+    GroupObject,
+    parse_autoscaler,
+)
 from dask_adaptive.kube.view import ClusterLook, adopted, conflict, is_settling, view
 from dask_adaptive.loop.ports import PlatformError, PlatformUnread
 from dask_adaptive.model.keys import ClusterKey
@@ -70,15 +75,10 @@ class KubePlatform:
     """
 
     def __init__(
-        self,
-        key: ClusterKey,
-        *,
-        api: KubeApi,
-        world: World,
-        wall_clock: Callable[[], float],
+        self, key: ClusterKey, *, api: KubeApi, world: World, wall_clock: Callable[[], float],
         manual_max_s: Callable[[], float],
         allowance: Callable[[str], Allowance | None] = lambda _: None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._key, self._api, self._world = key, api, world
         self._wall_clock, self._manual_max_s = wall_clock, manual_max_s
         self._allowance = allowance
@@ -113,17 +113,20 @@ class KubePlatform:
             waited_s += _LOOK_S
 
     async def set_replicas(self, group: str, replicas: int) -> None:
-        # Read from the API; the cache may be behind.
-        path, selector = DEPLOYMENTS.path(self._key.namespace), f"{GROUP_LABEL}={group}"
-        exist = len(await self._api.list(path, selector=selector))
+        known = self._world.get(GroupObject, self._key.namespace, group)
+        if known is None:
+            raise PlatformError(f"DaskWorkerGroup {group} is gone")
+        exist = sum(d.group == group for d in self._world.of(DeploymentObject, self._key))
+        if replicas < known.replicas:
+            # The cache may be behind. Of a rise dask-kubernetes removes no worker that it would
+            # not have removed for the number that was there.
+            path, selector = DEPLOYMENTS.path(self._key.namespace), f"{GROUP_LABEL}={group}"
+            exist = await self._api.total(path, selector=selector)
         if exist > replicas:
             # dask-kubernetes would choose workers itself (daskworkergroup_replica_update), busy or
             # not.
             raise PlatformError(f"{group} has {exist} workers: not lowered to {replicas} replicas")
         await self._check_owner()
-        known = self._world.get(GroupObject, self._key.namespace, group)
-        if known is None:
-            raise PlatformError(f"DaskWorkerGroup {group} is gone")
         # A later writer may have requested another number.
         body = {
             "metadata": {"resourceVersion": str(known.meta.version)},

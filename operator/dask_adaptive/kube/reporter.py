@@ -271,14 +271,9 @@ class KubeReporter:
     """Reports on one policy."""
 
     def __init__(
-        self,
-        policy: PolicyObject,
-        *,
-        api: KubeApi,
-        world: World,
-        events: EventPoster,
+        self, policy: PolicyObject, *, api: KubeApi, world: World, events: EventPoster,
         wall_clock: Callable[[], float],
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._policy, self._api, self._world = policy, api, world
         self._events, self._wall_clock = events, wall_clock
         self._news, self._tell_at = EventQueue(wall_clock), -math.inf

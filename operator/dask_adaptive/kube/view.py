@@ -124,6 +124,7 @@ class ClusterLook:
 
     def __init__(self) -> None:
         self._source: tuple[Any, ...] = (None,) * 4
+        self._above: Any = None  # what a worker inherits of its group and cluster
         self._terminating: dict[str, str] = {}  # by node: the signal of its end
         self.deployments: dict[str, DeploymentObject] = {}
         self._pods_of: dict[str, list[PodObject]] = {}
@@ -143,8 +144,10 @@ class ClusterLook:
         changed = set[str]()
         if terminating != self._terminating or not all(map(is_, source, before)):
             changed = self._sort(source, terminating)
-        is_above_new = not all(map(is_, source[:2], before))
-        if is_above_new or any(one.wishes for one in (cluster, *source[1])):
+        wishes = [one.wishes for one in (cluster, *source[1])]
+        above = wishes, [(g.meta, g.sketch, g.written_at) for g in source[1]]
+        known_above, self._above = self._above, None
+        if above != known_above or any(wishes):
             changed = set(self.deployments)
         self._quotas = world.of(QuotaObject, ClusterKey(key.namespace, ""))
         self._shapes = self._shaped() if self._quotas else {}
@@ -155,7 +158,7 @@ class ClusterLook:
                 for name, d in self.deployments.items()
             }
             self.workers = tuple(self._made.values())
-        self._source = source
+        self._source, self._above = source, above
 
     def _sort(self, source: tuple[Any, ...], terminating: dict[str, str]) -> set[str]:
         """Sort the objects; return the names of workers for which one has changed."""

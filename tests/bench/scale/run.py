@@ -34,6 +34,9 @@ from support.kube_bodies import body
 from support.kube_server import CRDS, Kubectl, add_crds
 from support.ports import free_port
 
+#: After the start.
+PHASES = ("rest", "churn", "budget", "bad")
+
 #: A worker that has been idle for so long is retired; reactions to a fall are counted from then.
 IDLE_S = 15.0
 
@@ -204,11 +207,14 @@ async def bench(options: argparse.Namespace) -> None:
         await world.set_up(stack)
         started_s = await world.start_operator(stack)
         tell(options, "start", {"visited_s": started_s, **world.operator.samples[-1]})
-        tell(options, "rest", await world.rest())
-        tell(options, "churn", await world.churn())
-        async with world.shared():
-            tell(options, "churn under a budget", await world.churn())
-        if len(world.clusters) >= 4:
+        if "rest" in options.phases:
+            tell(options, "rest", await world.rest())
+        if "churn" in options.phases:
+            tell(options, "churn", await world.churn())
+        if "budget" in options.phases:
+            async with world.shared():
+                tell(options, "churn under a budget", await world.churn())
+        if "bad" in options.phases and len(world.clusters) >= 4:
             spoilt = await world.spoil()
             await asyncio.sleep(20)
             tell(options, "churn among bad ones", await world.churn(but=spoilt))
@@ -241,6 +247,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=50)
     parser.add_argument("--namespaces", type=int, default=50)
     parser.add_argument("--processes", type=int, default=2, help="of simulated schedulers")
+    parser.add_argument("--phases", nargs="*", choices=PHASES, default=PHASES)
     parser.add_argument("--rest", type=float, default=60.0, help="seconds of nothing new")
     parser.add_argument("--churn", type=float, default=0.05, help="share changing each minute")
     parser.add_argument("--churn-for", type=float, default=120.0, help="seconds of changes")
