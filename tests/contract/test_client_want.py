@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from datetime import timedelta
 from typing import Any
 
@@ -27,10 +26,10 @@ async def wants(scheduler: Any) -> list[tuple[int, str]]:
 
 
 async def until_none(scheduler: Any) -> None:
-    deadline = time.monotonic() + 20
-    while found := await wants(scheduler):
-        assert time.monotonic() < deadline, found
-        await asyncio.sleep(0.02)
+    async def are_none() -> bool:
+        return not await wants(scheduler)
+
+    await until(are_none)
 
 
 def seen(cluster: Sync) -> list[tuple[int, str]]:

@@ -17,7 +17,7 @@ from distributed import Client, LocalCluster, Worker
 
 from dask_adaptive_agent import wire
 from dask_adaptive_agent.agent import install
-from support.agent_work import ask, by_slot
+from support.agent_work import ask, by_slot, until
 
 #: A process that has Dask, and no copy of the agent; its last argument is the scheduler's address.
 BARE_WORKER = """
@@ -65,10 +65,10 @@ async def pins(scheduler: Any) -> list[tuple[str, str, list[str]]]:
 
 
 async def until_pins(scheduler: Any, expected: list[tuple[str, str, list[str]]]) -> None:
-    deadline = time.monotonic() + 20
-    while (seen := await pins(scheduler)) != expected:
-        assert time.monotonic() < deadline, seen
-        await asyncio.sleep(0.02)
+    async def are_as_expected() -> bool:
+        return expected == await pins(scheduler)
+
+    await until(are_as_expected)
 
 
 class Sync:

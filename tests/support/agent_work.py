@@ -8,7 +8,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from inspect import isawaitable
 from pathlib import Path
 from typing import Any
 
@@ -156,12 +158,25 @@ def by_slot(snapshot: dict[str, Any], key: str = "name") -> dict[int, str]:
     return dict(zip(introduced["slot"], introduced[key]))
 
 
-async def until(condition: Callable[[], Any], timeout_s: float = 20.0) -> None:
+async def until(condition: Callable[[], Any], timeout_s: float = 20.0) -> Any:
+    """What it gives, or what that gives when it is awaited, once this is true."""
     deadline = time.monotonic() + timeout_s
-    while not condition():
+    while True:
+        found = condition()
+        if found := await found if isawaitable(found) else found:
+            return found
         if time.monotonic() > deadline:
             raise TimeoutError("did not happen in time")
         await asyncio.sleep(0.01)
+
+
+@contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """It takes no longer; `TimeoutError`, which is tried again on a crowded machine: it does."""
+    began = time.monotonic()
+    yield
+    if (took_s := time.monotonic() - began) > seconds:
+        raise TimeoutError(f"took {took_s:.1f} s instead of {seconds:g} at most")
 
 
 async def until_heard(scheduler: Any, worker: Any) -> None:
@@ -174,14 +189,13 @@ async def until_heard(scheduler: Any, worker: Any) -> None:
 
 async def until_state(scheduler: Any, name: Any, expected: str, **request: Any) -> dict[str, Any]:
     """Ask for a retirement again and again until its state is `expected`; that outcome."""
-    deadline = time.monotonic() + 20
-    while True:
+
+    async def outcome() -> dict[str, Any] | None:
         answer = await ask(scheduler, wire.RETIRE, names=[str(name)], **request)
-        outcome: dict[str, Any] = answer["outcomes"][0]
-        if outcome["state"] == expected:
-            return outcome
-        assert time.monotonic() < deadline, outcome
-        await asyncio.sleep(0.02)
+        (found,) = answer["outcomes"]
+        return found if found["state"] == expected else None
+
+    return dict(await until(outcome))
 
 
 async def leave(scheduler: Any, *names: Any, **request: Any) -> list[str]:
@@ -193,10 +207,11 @@ async def leave(scheduler: Any, *names: Any, **request: Any) -> list[str]:
 
 async def until_left(scheduler: Any, name: Any, *, timeout_s: float = 20.0, **request: Any) -> None:
     """Ask as a worker's process does, until everything has been handed over."""
-    deadline = time.monotonic() + timeout_s
-    while set(await leave(scheduler, name, **request)) - {wire.DRAINED, "gone"}:
-        assert time.monotonic() < deadline, "is not drained in time"
-        await asyncio.sleep(0.02)
+
+    async def has_left() -> bool:
+        return set(await leave(scheduler, name, **request)) <= {wire.DRAINED, "gone"}
+
+    await until(has_left, timeout_s)
 
 
 def nobody_fetches_from(worker: Any) -> asyncio.Event:
