@@ -17,8 +17,7 @@ from dask_adaptive.model.policy import ClusterRef, Disruption, Mode, Policy, Ret
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.planner.context import in_numbers
 from dask_adaptive.planner.leave import OWNER
-from dask_adaptive.planner.quotas import with_walltimes
-from support.worlds import GPU, GROUP, KEY, NOW, changed, dated, lifecycle_of
+from support.worlds import GPU, GROUP, KEY, NOW, changed, dated, lifecycle_of, with_walltimes
 
 #: So many seeds; more where there is time.
 MANY = (

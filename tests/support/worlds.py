@@ -35,6 +35,7 @@ from dask_adaptive.model.recycle import Quota
 from dask_adaptive.planner import memory
 from dask_adaptive.planner import plan as planner
 from dask_adaptive.planner.context import PassContext
+from dask_adaptive.planner.quotas import at_walltime, walltimes
 
 NOW = 1_000.0
 KEY = ClusterKey("ns", "etl")
@@ -244,3 +245,15 @@ def facts(message: str) -> str:
 
 def actions(decided: Plan) -> list[str]:
     return [short(action) for action in decided.actions]
+
+
+def with_walltimes(observed: ObservedCluster, policy: Policy) -> ObservedCluster:
+    """What the join makes of a cluster whose policy has walltimes."""
+    ends = walltimes(observed.groups, policy)
+    groups = (
+        dataclasses.replace(g, workers=tuple(at_walltime(w, ends[g.name]) for w in g.workers))
+        if g.name in ends
+        else g
+        for g in observed.groups
+    )
+    return dataclasses.replace(observed, groups=tuple(groups))

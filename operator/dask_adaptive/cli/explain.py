@@ -154,12 +154,13 @@ _ASKED = {"cluster": _cluster, "worker": _worker, "budget": _budget}
 async def _live(api: KubeApi, policy: PolicyView, access: Access) -> Live:
     from dask_adaptive.cli import cluster_now
     from dask_adaptive.loop.join import join
-    from dask_adaptive.planner.quotas import with_walltimes
+    from dask_adaptive.planner.quotas import walltimes
 
     key = ClusterKey(access.namespace, policy.cluster)
     scheduler = await cluster_now.observe_scheduler(api, key, access)
-    observed = join(key, await cluster_now.platform_view(api, key), scheduler)
-    observed = with_walltimes(observed, policy.rules) if policy.rules else observed
+    view = await cluster_now.platform_view(api, key)
+    ends = walltimes(view.groups, policy.rules) if policy.rules else {}
+    observed = join(key, view, scheduler, walltimes=ends)
     unknown = "" if scheduler.agent else scheduler.message
     return Live(policy, observed, unknown)
 

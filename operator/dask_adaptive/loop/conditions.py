@@ -123,8 +123,9 @@ def _ready(observed: ObservedCluster, decided: Plan) -> Condition:
     )
     if is_unserved or not observed.scheduler.is_connected:
         return Condition(st.READY, False, decided.reason, decided.message)
-    workers = [w for w in observed.workers if w.is_connected]
-    if workers and all(w.process.is_paused and w.process.stuck for w in workers):
+    workers = [w for w in observed.notable if w.is_connected]
+    is_full = len(workers) == len(observed.connected)
+    if workers and is_full and all(w.process.is_paused and w.process.stuck for w in workers):
         full = f"no task starts: {counted(len(workers), 'worker')} paused, the memory is full"
         return Condition(st.READY, False, Reason.WORKERS_PAUSED, full)
     return Condition(st.READY, True, Reason.RECONCILED, "the cluster is served")

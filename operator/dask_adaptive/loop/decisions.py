@@ -14,7 +14,7 @@ from typing import NamedTuple
 from dask_adaptive.loop.ports import PageContent, PlatformError, Reporter
 from dask_adaptive.loop.summary import USUAL
 from dask_adaptive.loop.words import why_leaving
-from dask_adaptive.model.observed import ObservedCluster, ObservedWorker, Serving
+from dask_adaptive.model.observed import ObservedCluster, ObservedWorker
 from dask_adaptive.model.past import Past
 from dask_adaptive.model.plan import (
     KEPT,
@@ -85,23 +85,23 @@ def decisions(
 
 
 def _by_group(outcomes: Iterable[Outcome], observed: ObservedCluster) -> dict[str, list[Outcome]]:
-    groups = {w.name: w.platform.group for w in observed.workers}
     found: dict[str, list[Outcome]] = defaultdict(list)
     for outcome in outcomes:
-        group = _group_of(outcome.action, groups, observed)
+        group = _group_of(outcome.action, observed)
         if group and outcome.action.reason not in _CARRIES_ON:
             found[group].append(outcome)
     return found
 
 
-def _group_of(action: Action, groups: Mapping[str, str], observed: ObservedCluster) -> str:
+def _group_of(action: Action, observed: ObservedCluster) -> str:
     match action:
         case SetReplicas(group):
             return group
         case DeleteCluster():
             return observed.key.default_group
-        case Retire(worker) | Cancel(worker) | Delete(worker):
-            return groups.get(worker, "")
+        case Retire(name) | Cancel(name) | Delete(name):
+            worker = observed.worker(name)
+            return worker.platform.group if worker else ""
     return ""  # pins, ends of pods: nothing that was decided
 
 
@@ -234,11 +234,8 @@ def page_content(
 def _workers(observed: ObservedCluster, decided: Plan) -> Iterator[tuple[str, str]]:
     leaving = {a.worker: a.message for a in decided.actions if isinstance(a, Retire)}
     held = {b.worker: b.message for b in decided.blockers if b.reason not in USUAL}
-    notable = leaving.keys() | held.keys()
     for group in observed.groups:
-        for worker in group.workers:
-            if isinstance(worker.lifecycle, Serving) and worker.name not in notable:
-                continue  # nearly all
+        for worker in group.table.notable_and(leaving.keys() | held.keys()):
             sentence = _sentence(worker, leaving, held)
             if sentence:
                 yield from ((name, sentence) for name in worker.dask_names)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from dask_adaptive.loop import status as st
-from dask_adaptive.loop.join import named
+from dask_adaptive.loop.join import owner_in
 from dask_adaptive.loop.ports import Event, EventType
 from dask_adaptive.loop.status import Condition, Status
 from dask_adaptive.loop.words import about, doing
@@ -49,13 +49,8 @@ def events_of_outcomes(outcomes: Sequence[Outcome]) -> Iterator[Event]:
 
 def events_of_notes(observed: ObservedCluster) -> Iterator[Event]:
     """Turn the scheduler's notes into events; each is about one worker, or the policy."""
-    notes = observed.scheduler.notes
-    if not notes:
-        return
-    names = {w.name for w in observed.workers}
-    by_dask_name = {n: w.name for w in observed.workers for n in w.dask_names}
-    for note in notes:
-        workers = {by_dask_name.get(n) or named(n, names) for n in note.names}
+    for note in observed.scheduler.notes:
+        workers = {owner_in(observed, name) for name in note.names}
         worker = workers.pop() if len(workers) == 1 else None
         kind = EventType.WARNING if note.kind in _WARNED else EventType.NORMAL
         yield Event(kind, note.kind, note.message, worker or "")
@@ -63,7 +58,7 @@ def events_of_notes(observed: ObservedCluster) -> Iterator[Event]:
 
 def events_of_annotations(observed: ObservedCluster) -> Iterator[Event]:
     """Report unreadable annotations for as long as they exist."""
-    for worker in observed.workers:
+    for worker in observed.notable:
         if problem := worker.platform.annotation_problem:
             yield Event(EventType.WARNING, Reason.INVALID_ANNOTATION, problem, worker.name)
 

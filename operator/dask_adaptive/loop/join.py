@@ -31,8 +31,11 @@ from dask_adaptive.model.observed import (
     SchedulerWorker,
     Serving,
     TerminatingPod,
+    WorkerTable,
+    differing,
 )
-from dask_adaptive.model.recycle import UNUSED, Use
+from dask_adaptive.model.recycle import UNUSED, LifetimeQuota, Use
+from dask_adaptive.planner.quotas import at_walltime
 
 #: `dask worker --nworkers 2 --name x` makes the workers x-0 and x-1.
 _PROCESS_SUFFIX = re.compile(r"-\d+$")
@@ -53,6 +56,15 @@ def named(dask_name: str, names: Collection[str]) -> str | None:
     return stem if stem in names else None
 
 
+def owner_in(observed: ObservedCluster, dask_name: str) -> str | None:
+    """Find the worker that a Dask worker runs in, or is named after."""
+    for group in observed.groups:
+        if (worker := group.table.owners.get(dask_name)) is not None:
+            return worker
+    stem = _PROCESS_SUFFIX.sub("", dask_name)
+    return next((name for name in (dask_name, stem) if observed.worker(name)), None)
+
+
 def host(process: SchedulerWorker) -> str:
     """`tcp://10.0.0.7:4321` → `10.0.0.7`."""
     address = process.address or process.name
@@ -64,11 +76,19 @@ _UNTOLD = "the scheduler has not been informed yet"
 
 PENDING, SERVING, CLOSING, DELETING = Pending(), Serving(), Closing(), Deleting()
 
+NO_WORKERS = WorkerTable()
+
 #: The fields that a cluster has before and after it is joined.
 _PLACE_OF_CLUSTER = tuple(field.name for field in fields(PlacedCluster))
 
 #: Statuses of a worker that nobody is closing.
 _IN_SERVICE = frozenset({"running", "paused", "init"})
+
+
+#: By group.
+Walltimes = Mapping[str, LifetimeQuota]
+
+NO_WALLTIMES: Walltimes = {}
 
 
 def find_terminating(
@@ -125,6 +145,7 @@ def join(
     view: PlatformView,
     scheduler: ObservedScheduler,
     joined: JoinedWorkers | None = None,
+    walltimes: Walltimes = NO_WALLTIMES,
 ) -> ObservedCluster:
     """
     Match Dask workers to the platform's workers.
@@ -137,14 +158,15 @@ def join(
 
     Args:
         joined: Cache of earlier joins of this cluster; it does not affect the result.
+        walltimes: Of groups whose workers end at their `recycle.lifetime.max`.
     """
     joined = joined or JoinedWorkers()
     terminating, seen = find_terminating(view, scheduler)
-    workers = joined.join(view.workers, seen, terminating)
+    workers = joined.join(view.workers, seen, terminating, walltimes)
     return ObservedCluster(
         **{name: getattr(view, name) for name in _PLACE_OF_CLUSTER},
         key=key,
-        groups=tuple(replace(g, workers=tuple(workers.get(g.name, ()))) for g in view.groups),
+        groups=tuple(replace(g, workers=workers.get(g.name, ())) for g in view.groups),
         scheduler=replace(scheduler, workers=seen) if terminating else scheduler,
         strangers=joined.strangers,
         terminating=terminating,
@@ -166,17 +188,22 @@ class JoinedWorkers:
         self._parts: tuple[Workers, Processes] | None = None
         self._owners: list[str | None] = []  # of the processes, in their order
         self._made: dict[str, tuple[PlatformWorker, Processes, ObservedWorker]] = {}
-        self._groups: dict[str, list[ObservedWorker]] = {}
+        self._groups: Mapping[str, WorkerTable] = {}
+        self._walltimes = NO_WALLTIMES
 
     def join(
-        self, workers: Workers, processes: Processes, terminating: Sequence[TerminatingPod]
-    ) -> Mapping[str, Sequence[ObservedWorker]]:
+        self, workers: Workers, processes: Processes, terminating: Sequence[TerminatingPod],
+        walltimes: Walltimes,
+    ) -> Mapping[str, WorkerTable]:  # fmt: skip
         """Return the workers of each group, in the order of the platform."""
-        ending = [p for p in processes if p.terminating]
-        is_calm = not terminating and not ending
         before, self._parts = self._parts, None  # until all are joined
+        if walltimes != self._walltimes:
+            before, self._made, self._walltimes = None, {}, walltimes
+        is_calm = not terminating
         if not (is_calm and before and self._has_replaced(*before, workers, processes)):
+            ending = [p for p in processes if p.terminating]
             self._match(workers, [p for p in processes if not p.terminating], ending, terminating)
+            is_calm = is_calm and not ending
         self._parts = (workers, processes) if is_calm else None
         return self._groups
 
@@ -186,21 +213,24 @@ class JoinedWorkers:
         """Re-join only workers that have changed, if none has come, gone or moved."""
         if len(known) != len(workers) or len(before) != len(processes):
             return False
-        placed = [(a, b) for a, b in zip(known, workers, strict=True) if a is not b]
-        every = zip(self._owners, before, processes, strict=True)
-        changed = [(name, a, b) for name, a, b in every if a is not b]
-        if any(a.name != b.name or a.addresses != b.addresses for a, b in placed):
+        placed = [(known[i], workers[i]) for i in differing(known, workers)]
+        changed = [(self._owners[i], before[i], processes[i]) for i in differing(before, processes)]
+        if any(_place_of(a) != _place_of(b) for a, b in placed):
             return False
-        if any(a.name != b.name or a.address != b.address for _, a, b in changed):
+        if any(a.name != b.name or a.address != b.address or b.terminating for _, a, b in changed):
             return False
         parts = {new.name: (new, self._made[new.name][1]) for _, new in placed}
         for name, old, new in changed:
             if name is not None:
                 worker, several = parts.get(name) or self._made[name][:2]
                 parts[name] = worker, [new if p is old else p for p in several]
-        if parts:
-            self._made |= {name: (*part, _joined(*part)) for name, part in parts.items()}
-            self._group()
+        groups: dict[str, list[ObservedWorker]] = {}
+        for name, (worker, mine) in parts.items():
+            joined = self._joined(worker, mine)
+            self._made[name] = worker, mine, joined
+            table = self._groups[worker.group]
+            groups.setdefault(worker.group, list(table))[table.positions[name]] = joined
+        self._keep(groups)
         return True
 
     def _match(
@@ -229,16 +259,30 @@ class JoinedWorkers:
                 placed = worker
                 if worker.pod in pods:  # the next pod is on its way, and on another machine
                     placed = replace(worker, node="", node_terminating="")
-                joined = _joined(placed, mine, messages.get(name, ""))
+                joined = self._joined(placed, mine, messages.get(name, ""))
                 # A terminating worker is never cached, so that it is re-joined afterwards.
                 known = worker, (NOBODY,) if is_going else mine, joined
             self._made[name] = known
-        self._group()
-
-    def _group(self) -> None:
-        self._groups = defaultdict(list)
+        groups = defaultdict[str, list[ObservedWorker]](list)
         for worker, _, joined in self._made.values():
-            self._groups[worker.group].append(joined)
+            groups[worker.group].append(joined)
+        self._groups = {name: self._groups.get(name, NO_WORKERS) for name in groups}
+        self._keep(groups)
+
+    def _keep(self, groups: Mapping[str, Sequence[ObservedWorker]]) -> None:
+        tables = {name: self._groups[name].after(rows) for name, rows in groups.items()}
+        self._groups = {**self._groups, **tables}
+
+    def _joined(
+        self, worker: PlatformWorker, processes: Processes, terminating: str = ""
+    ) -> ObservedWorker:
+        joined = _joined(worker, processes, terminating)
+        lifetime = self._walltimes.get(worker.group)
+        return joined if lifetime is None else at_walltime(joined, lifetime)
+
+
+def _place_of(worker: PlatformWorker) -> tuple[object, ...]:
+    return worker.name, worker.group, worker.addresses
 
 
 def _are_same(before: Processes, now: Processes) -> bool:

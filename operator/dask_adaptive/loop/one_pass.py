@@ -33,7 +33,7 @@ from dask_adaptive.planner.caps import deletion
 from dask_adaptive.planner.context import PassContext
 from dask_adaptive.planner.memory import heard, remember
 from dask_adaptive.planner.plan import plan
-from dask_adaptive.planner.quotas import with_walltimes
+from dask_adaptive.planner.quotas import walltimes
 
 #: Interval of passes while changes are not reported: the scheduler has no agent or does not answer,
 #: a ResourceQuota limits the group, or actions may have failed silently.
@@ -112,8 +112,9 @@ class ClusterLoop:
         answer = await self._ask_scheduler(view, policy)
         if answer.followed and answer.session == self._past.session:
             self._past = heard(self._past, now=ports.clock())
-        seen = join(self._key, view, answer, self._joined)
-        observed = self._with_late(with_walltimes(seen, policy))
+        ends = walltimes(view.groups, policy)
+        seen = join(self._key, view, answer, self._joined, ends)
+        observed = self._with_late(seen)
         context = PassContext.of(observed, policy, self._past, now=ports.clock())
         policy, decided = context.policy, plan(context)
         ports.claim(_claims(decided, policy))

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 from types import MappingProxyType
 from typing import Any
 
 from dask_adaptive.loop.conditions import conditions_of
-from dask_adaptive.loop.join import owner
+from dask_adaptive.loop.join import owner_in
 from dask_adaptive.loop.status import GroupRow, HeldBy, SchedulerRow, Status, WorkerRow, steady
 from dask_adaptive.loop.words import about, worker_row, worker_state
-from dask_adaptive.model.observed import ObservedCluster, ObservedWorker, Pin, PlatformView, Serving
+from dask_adaptive.model.observed import ObservedCluster, ObservedWorker, Pin, PlatformView
 from dask_adaptive.model.plan import Blocker, Decision, Delete, Outcome, Plan, Restart, Retire
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
@@ -99,20 +99,20 @@ def status_of(
     """
     scheduler = observed.scheduler
     scaled = [group for group, _ in scaled_groups(observed, policy)]
-    workers = [w for group in scaled for w in group.workers]
     groups = [sort_workers(g, heed_nodes=policy.disruption.node_signals) for g in scaled]
-    serving = [w for g in groups for w in (*g.active, *g.on_terminating_node)]
-    busy = sum(1 for w in serving if w.process.processing)
+    noted = [w for g in groups for w in (*g.noted, *g.on_terminating_node)]
+    serving = sum(g.table.usual.workers for g in scaled) + len(noted)
+    busy = sum(g.table.usual.busy for g in scaled) + sum(w.process.processing > 0 for w in noted)
     return Status(
         generation=generation,
         replicas=sum(group.replicas for group in scaled),
         desired=decided.desired,
         wanted=decided.wanted,
-        connected=sum(1 for w in workers if w.dask_names),
+        connected=sum(len(g.table.connected) for g in scaled),
         pending=sum(len(g.pending) for g in groups),
-        idle=len(serving) - busy,
+        idle=serving - busy,
         busy=busy,
-        pinned=sum(w.is_pinned for w in workers),
+        pinned=sum(w.is_pinned for g in scaled for w in g.table.notable),
         retiring=sum(len(g.retiring) for g in groups),
         reason=decided.reason,
         message=decided.message,
@@ -151,7 +151,7 @@ def group_rows(
             replicas=workers.replicas,
             desired=plan.desired if plan else workers.serving,
             wanted=plan.wanted if plan else 0,
-            connected=sum(1 for w in workers.group.workers if w.dask_names),
+            connected=len(workers.group.table.connected),
             pending=len(workers.pending),
             reason=plan.reason if plan else decided.reason,
             message=plan.message if plan else decided.message,
@@ -172,9 +172,10 @@ def _rows(
     blocked = {b.worker: b for b in decided.blockers if b.reason not in USUAL}
     due = {r.worker: r for r in decided.replacing}
     node_terminates = frozenset().union(*(g.node_terminates for g in groups))
-    notable = done.keys() | blocked.keys() | due.keys() | node_terminates
-    for worker in chain(_in_order(groups), _of_other_groups(observed, groups, due)):
-        if worker.name not in notable and _is_usual(worker):
+    named = done.keys() | blocked.keys() | due.keys()
+    notable = named | {worker.name for worker in observed.notable}
+    for worker in chain(_in_order(groups, named), _of_other_groups(observed, groups, due)):
+        if worker.name not in notable:
             continue
         match done.get(worker.name):
             case Retire(_, _, reason, message):
@@ -197,17 +198,13 @@ def _rows(
             yield WorkerRow(worker.name, state, *row)
 
 
-def _is_usual(worker: ObservedWorker) -> bool:
-    """Tell cheaply that `worker_row` would find nothing; this holds for nearly all workers."""
-    platform, process = worker.platform, worker.process
-    is_free = not process.pins and platform.manual_pin is None
-    is_free = is_free and process.cordon is None and not platform.annotation_problem
-    return is_free and isinstance(worker.lifecycle, Serving)
-
-
-def _in_order(groups: Sequence[GroupWorkers]) -> Iterator[ObservedWorker]:
+def _in_order(groups: Sequence[GroupWorkers], named: Collection[str]) -> Iterator[ObservedWorker]:
     """Sort rows by importance: a status has room for a limited number."""
-    rows = [(g.retiring, g.on_terminating_node, g.other, g.active, g.pending) for g in groups]
+    active = [g.active if named else g.noted for g in groups]  # few are both usual and named
+    rows = [
+        (g.retiring, g.on_terminating_node, g.other, serving, g.pending)
+        for g, serving in zip(groups, active, strict=True)
+    ]
     for row in zip(*rows, strict=True):
         for workers in row:
             yield from workers
@@ -220,7 +217,8 @@ def _of_other_groups(
     scaled = {workers.name for workers in groups}
     for group in observed.groups:
         if group.name not in scaled:
-            yield from (w for w in group.workers if w.name in due or w.process.cordon is not None)
+            workers = group.table.notable_and(due)
+            yield from (w for w in workers if w.name in due or w.process.cordon is not None)
 
 
 def _due(
@@ -263,15 +261,10 @@ def pins_of(observed: ObservedCluster, *, now: float) -> list[HeldBy]:
 
 def _holding(observed: ObservedCluster) -> Iterable[tuple[Pin, list[str]]]:
     """Map each pin to its workers, named by their Deployments where they have one."""
-    pinned = [process for process in observed.scheduler.workers if process.pins]
-    if not pinned:
-        return ()
-    names = {w.name for w in observed.workers}
-    by_dask_name = {n: w.name for w in observed.workers for n in w.dask_names}
     # By identity: the workers that one pin holds share it, and there may be thousands of each.
     found: dict[int, tuple[Pin, list[str]]] = {}
-    for process in pinned:
-        name = by_dask_name.get(process.name) or owner(process, names, {}) or process.name
+    for process in (p for p in observed.scheduler.workers if p.pins):
+        name = owner_in(observed, process.name) or process.name
         for pin in process.pins:
             if (row := found.get(id(pin))) is None:
                 row = found[id(pin)] = (pin, [])

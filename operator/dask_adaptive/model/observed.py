@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
-from typing import TypeAlias, TypeVar, dataclass_transform
+from functools import cached_property
+from itertools import chain, compress, count
+from operator import is_not
+from typing import NamedTuple, TypeAlias, TypeVar, dataclass_transform
 
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.reason import Reason
@@ -476,6 +478,134 @@ class ObservedWorker:
     def is_pinned(self) -> bool:
         return bool(self.process.pins) or self.platform.manual_pin is not None
 
+    @property
+    def is_notable(self) -> bool:
+        """
+        True unless it serves and nobody has anything to say of it: of such a worker rules read only
+        its name, figures and end.
+        """
+        platform, process = self.platform, self.process
+        return not (
+            self.dask_names
+            and isinstance(self.lifecycle, Serving)
+            and process.status == "running"
+            and process.nthreads > 0
+            and process.cordon is None
+            and not (process.pins or process.stuck or process.too_short)
+            and platform.manual_pin is None
+            and not (platform.node_terminating or platform.annotation_problem)
+            and not (platform.recycle_request or platform.drift)
+        )
+
+
+class Usual(NamedTuple):
+    """The workers that are not notable, counted."""
+
+    workers: int
+    threads: int
+    busy: int  # those that have tasks
+
+
+class WorkerTable(tuple[ObservedWorker, ...]):
+    """
+    The workers of one group, in the order of the platform, with what rules ask of all of them.
+
+    Few are notable, and a rule that looks for something else than numbers goes over those alone.
+    Each property is computed once, and `after` carries it on, changed by the workers that differ.
+    """
+
+    @cached_property
+    def positions(self) -> Mapping[str, int]:
+        return {worker.name: i for i, worker in enumerate(self)}
+
+    @cached_property
+    def connected(self) -> frozenset[str]:
+        """Names of the connected workers."""
+        return frozenset(worker.name for worker in self if worker.dask_names)
+
+    @cached_property
+    def owners(self) -> Mapping[str, str]:
+        """By Dask worker."""
+        return {name: worker.name for worker in self for name in worker.dask_names}
+
+    @cached_property
+    def noted(self) -> Mapping[int, ObservedWorker]:
+        """The notable workers, by position."""
+        return _kept({}, dict(enumerate(self)), lambda worker: worker.is_notable)
+
+    @cached_property
+    def ends(self) -> Mapping[int, ObservedWorker]:
+        """The workers with an end, by position."""
+        return _kept({}, dict(enumerate(self)), lambda worker: worker.has_end)
+
+    @cached_property
+    def usual(self) -> Usual:
+        return _counted(worker for i, worker in enumerate(self) if i not in self.noted)
+
+    @property
+    def notable(self) -> Collection[ObservedWorker]:
+        return self.noted.values()
+
+    def named(self, names: Iterable[str]) -> list[ObservedWorker]:
+        """Return the workers of these names that exist."""
+        return [self[i] for i in map(self.positions.get, names) if i is not None]
+
+    def unseen(self, seen: frozenset[str]) -> list[ObservedWorker]:
+        """Return the connected workers that have other names."""
+        if self.connected is seen:  # nearly always
+            return []
+        return [self[i] for i in sorted(self.positions[n] for n in self.connected - seen)]
+
+    def notable_and(self, names: Iterable[str]) -> list[ObservedWorker]:
+        """Return the notable workers and those of these names, in their order."""
+        others = (self.positions[worker.name] for worker in self.named(names))
+        return [self[i] for i in sorted({*self.noted, *others})]
+
+    def without(self, names: Iterable[str]) -> tuple[ObservedWorker, ...]:
+        stays = bytearray(b"\1" * len(self))
+        for name in names:
+            stays[self.positions[name]] = 0
+        return tuple(compress(self, stays))
+
+    def after(self, rows: Sequence[ObservedWorker]) -> WorkerTable:
+        """Return the table of these workers; it is quick if they are the same, with changes."""
+        new = WorkerTable(rows)
+        changed = {i: new[i] for i in differing(self, new)}
+        before = [self[i] for i in changed]
+        pairs = list(zip(before, changed.values(), strict=True))
+        if len(self) != len(new) or any(a.name != b.name for a, b in pairs):
+            return new
+        new.positions = self.positions
+        if all(a.dask_names == b.dask_names for a, b in pairs):
+            new.connected, new.owners = self.connected, self.owners
+        new.noted = _kept(self.noted, changed, lambda worker: worker.is_notable)
+        new.ends = _kept(self.ends, changed, lambda worker: worker.has_end)
+        left = _counted(self[i] for i in changed if i not in self.noted)
+        come = _counted(worker for i, worker in changed.items() if i not in new.noted)
+        new.usual = Usual(*(a - b + c for a, b, c in zip(self.usual, left, come, strict=True)))
+        return new
+
+
+def differing(before: Sequence[object], now: Sequence[object]) -> list[int]:
+    """Return the positions at which there is another object than before."""
+    return list(compress(count(), map(is_not, before, now)))
+
+
+def _kept(
+    known: Mapping[int, ObservedWorker],
+    changed: Mapping[int, ObservedWorker],
+    is_in: Callable[[ObservedWorker], bool],
+) -> Mapping[int, ObservedWorker]:
+    kept = {i: worker for i, worker in known.items() if i not in changed}
+    kept |= {i: worker for i, worker in changed.items() if is_in(worker)}
+    return dict(sorted(kept.items()))
+
+
+def _counted(workers: Iterable[ObservedWorker]) -> Usual:
+    processes = [worker.process for worker in workers]
+    busy = sum(p.processing > 0 for p in processes)
+    return Usual(len(processes), sum(p.nthreads for p in processes), busy)
+
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
@@ -522,6 +652,12 @@ class ObservedGroup:
     allowance: Allowance | None = None  # its part of what it shares; None: it shares nothing
     threads: int = 0  # of one worker, by its command line or CPU limit; 0: unknown
     resources: tuple[tuple[str, float], ...] = ()  # Dask's, that one worker offers, as started
+    table: WorkerTable = field(init=False, repr=False, compare=False)  # of `workers`
+
+    def __post_init__(self) -> None:
+        known = self.workers
+        table = known if isinstance(known, WorkerTable) else WorkerTable(known)
+        object.__setattr__(self, "table", table)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -542,6 +678,20 @@ class ObservedCluster(PlacedCluster):
     def workers(self) -> Iterator[ObservedWorker]:
         """Those of all groups."""
         return chain.from_iterable(group.workers for group in self.groups)
+
+    @property
+    def notable(self) -> Iterator[ObservedWorker]:
+        """Those of all groups, see `WorkerTable`."""
+        return chain.from_iterable(group.table.notable for group in self.groups)
+
+    @property
+    def connected(self) -> frozenset[str]:
+        """Names of the connected workers."""
+        first, *others = [group.table.connected for group in self.groups] or [frozenset()]
+        return first.union(*others) if others else first  # the same object, where it can be
+
+    def worker(self, name: str) -> ObservedWorker | None:
+        return next((w for group in self.groups for w in group.table.named([name])), None)
 
     def group(self, name: str) -> ObservedGroup | None:
         return next((g for g in self.groups if g.name == name), None)

@@ -19,6 +19,7 @@ from dask_adaptive.model.observed import (
     PrefixWork,
     SchedulerWorker,
     Serving,
+    WorkerTable,
 )
 from dask_adaptive.model.past import Past
 from dask_adaptive.model.recycle import RecyclePast
@@ -257,7 +258,8 @@ def supplies(context: PassContext) -> tuple[Supply, ...]:
 
 
 def _supply(bounds: GroupBounds, group: ObservedGroup, past: Past, clocks: Clocks) -> Supply:
-    there = [w for w in group.workers if isinstance(w.lifecycle, _STAYING)]
+    usual, notable = group.table.usual, group.table.notable
+    there = [w for w in notable if isinstance(w.lifecycle, _STAYING)]
     connected = [w for w in there if w.dask_names]
     arrival_s = arrival_of(past, group.name)
     pending = [_comes_in_s(w, arrival_s, clocks) for w in there if not w.dask_names]
@@ -266,8 +268,8 @@ def _supply(bounds: GroupBounds, group: ObservedGroup, past: Past, clocks: Clock
         maximum=bounds.maximum,
         priority=bounds.priority,
         threads=threads_of(group),
-        connected=len(connected),
-        busy=sum(w.process.processing > 0 for w in connected),
+        connected=usual.workers + len(connected),
+        busy=usual.busy + sum(w.process.processing > 0 for w in connected),
         pending=tuple(sorted(pending)),
         arrival_s=arrival_s,
         is_assumed=is_assumed(past, group.name),
@@ -299,8 +301,10 @@ def _comes_in_s(worker: ObservedWorker, arrival_s: float, clocks: Clocks) -> flo
 
 def threads_of(group: ObservedGroup) -> float:
     """Return the threads of one worker: measured, configured, or one."""
-    known = [w.process.nthreads for w in group.workers if w.process.nthreads > 0]
-    return sum(known) / len(known) if known else float(max(group.threads, 1))
+    usual = group.table.usual
+    notable = [w.process.nthreads for w in group.table.notable if w.process.nthreads > 0]
+    known = usual.workers + len(notable)
+    return (usual.threads + sum(notable)) / known if known else float(max(group.threads, 1))
 
 
 def other_threads(observed: ObservedCluster, every: Sequence[Supply]) -> int:
@@ -318,9 +322,9 @@ def serving_elsewhere(
             yield worker
 
 
-def _dask_names(observed: ObservedCluster, groups: Collection[str]) -> set[str]:
-    mine = (g for g in observed.groups if g.name in groups)
-    return {name for group in mine for w in group.workers for name in w.dask_names}
+def _dask_names(observed: ObservedCluster, groups: Collection[str]) -> Collection[str]:
+    every = [g.table.owners for g in observed.groups if g.name in groups]
+    return every[0] if len(every) == 1 else set().union(*every)  # to copy thousands takes a while
 
 
 def fill(every: Sequence[Supply], need: ThreadsNeeded, *, other: float) -> dict[str, int]:
@@ -403,7 +407,7 @@ def bound_workers(
         able = [a for s in every if (a := _able(observed, s, need)) is not None]
         able = [replace(s, maximum=max(0, s.maximum - workers[s.name])) for s in able]
         # So many of them run at once on workers of unscaled groups.
-        other = float(len(set(need.able) - _dask_names(observed, workers)))
+        other = float(len(set(need.able).difference(_dask_names(observed, workers))))
         if not able and not other:
             nobody.append(f"{message}, which no worker of a group that is scaled has")
         for name, number in _shares(able, need, duration_s, other).items():
@@ -466,9 +470,8 @@ def _at_once(group: ObservedGroup, supply: Supply, need: Need) -> float | None:
     if all(offered.get(name, 0.0) >= amount for name, amount in requests.items()):
         fits = (math.floor(offered[name] / amount) for name, amount in requests.items())
         return float(max(1, min([math.floor(supply.threads), *fits])))
-    here = {name for w in group.workers for name in w.dask_names}
     # Its workers' resources are unknown, and some may run such tasks.
-    return 1.0 if here.intersection(need.able) else None
+    return None if group.table.owners.keys().isdisjoint(need.able) else 1.0
 
 
 def _named(group: ObservedGroup, names: Collection[str]) -> int:
@@ -491,9 +494,7 @@ def arrival_s(known_s: _Known, new: Iterable[float]) -> _Known:
     return known_s
 
 
-def starts(
-    past: Past, workers: Iterable[ObservedWorker], clocks: Clocks, *, now: float
-) -> list[float]:
+def starts(past: Past, workers: WorkerTable, clocks: Clocks, *, now: float) -> list[float]:
     """
     Measure the seconds from requesting each newly connected worker until it serves.
 
@@ -505,7 +506,7 @@ def starts(
         now: Our own clock, as `past.awaited`.
     """
     ages = []
-    for worker in (w for w in workers if w.dask_names and w.name not in past.seen):
+    for worker in workers.unseen(past.seen):
         joined_at = worker.process.joined_at
         age_s = clocks.age_s(worker) - (0.0 if joined_at is None else clocks.scheduler - joined_at)
         if worker.name in past.awaited:

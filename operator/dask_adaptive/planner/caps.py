@@ -126,7 +126,7 @@ def _is_wanted(observed: ObservedCluster) -> bool:
     """True if the cluster is wanted: by pins of any kind, or a client's `want`."""
     scheduler = observed.scheduler
     return (
-        any(w.is_pinned for w in observed.workers)
+        any(w.is_pinned for w in observed.notable)
         or any(w.pins for w in scheduler.workers)
         or any(w.workers > 0 and w.left_s > 0 for w in scheduler.wants)
     )
@@ -190,7 +190,7 @@ def capped(
     blocked, is_trying = _blocked(context, workers, wants_more=number > there)
     if blocked is not None:
         limit = there + is_trying
-        is_stuck = bool(stuck_workers(workers.group.workers, policy, context.clocks))
+        is_stuck = bool(stuck_workers(workers.group.table.notable, policy, context.clocks))
         is_short = number > limit or (number > len(workers.active) and is_stuck)
         number = min(number, max(limit, min(wanted, workers.serving)))
         if is_short:
@@ -265,7 +265,7 @@ def _blocked(
     now, group, known = context.now, workers.group, context.past.of(workers.name).blocked
     if known is not None and _is_over(known, group, context):
         known = None
-    stuck = stuck_workers(group.workers, context.policy, context.clocks)
+    stuck = stuck_workers(group.table.notable, context.policy, context.clocks)
     waited_for = frozenset(w.name for w in workers.pending)
     if known is None:
         if not stuck:
@@ -276,7 +276,7 @@ def _blocked(
     is_trying = wants_more and now >= known.until
     times = known.times + is_trying
     until = now + _wait_s(times) if is_trying else known.until
-    waited_for |= known.workers & {w.name for w in group.workers}
+    waited_for |= known.workers & group.table.positions.keys()
     return Blocked(until, reason, message, times, waited_for), is_trying
 
 

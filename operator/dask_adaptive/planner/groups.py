@@ -47,6 +47,7 @@ class GroupWorkers:
     group: ObservedGroup
     pending: tuple[ObservedWorker, ...]  # not connected
     active: tuple[ObservedWorker, ...]  # connected and in service
+    noted: tuple[ObservedWorker, ...]  # of the active ones: the notable ones, see `WorkerTable`
     on_terminating_node: tuple[ObservedWorker, ...]  # in service, and free to leave their node
     retiring: tuple[ObservedWorker, ...]  # on their way out by our doing
     other: tuple[ObservedWorker, ...]  # being deleted, or being closed by somebody else
@@ -106,23 +107,23 @@ def sort_workers(
         heed_nodes: Whether news of terminating nodes counts.
         deleted: Workers whose deletion was sent: past saving, whatever the platform still shows.
     """
+    table = group.table
     rows: dict[str, list[ObservedWorker]] = defaultdict(list)
-    active = rows["active"]
-    node_terminates = set[str]()
-    for worker in group.workers:
+    node_terminates, elsewhere = set[str](), list[str]()
+    for worker in table.notable_and(deleted):
         is_heeded = heed_nodes and bool(worker.platform.node_terminating)
         if is_heeded and worker.dask_names:
             node_terminates.add(worker.name)
-        if worker.name in deleted:
-            rows["other"].append(worker)
-        elif not is_heeded and isinstance(worker.lifecycle, Serving):
-            active.append(worker)  # nearly all
-        else:
-            rows[_place(worker, node_terminates=is_heeded)].append(worker)
+        is_past_saving = worker.name in deleted
+        place = "other" if is_past_saving else _place(worker, node_terminates=is_heeded)
+        rows[place].append(worker)
+        if place != "active":
+            elsewhere.append(worker.name)
     return GroupWorkers(
         group=group,
         pending=tuple(rows["pending"]),
-        active=tuple(rows["active"]),
+        active=table.without(elsewhere),
+        noted=tuple(rows["active"]),
         on_terminating_node=tuple(rows["on_terminating_node"]),
         retiring=tuple(rows["retiring"]),
         other=tuple(rows["other"]),
@@ -161,11 +162,13 @@ def set_apart(
     """
     if not (replaced or restarting or back):
         return workers
-    active = (*workers.active, *(w for w in workers.retiring if w.name in back))
+    returned = tuple(w for w in workers.retiring if w.name in back)
+    active, noted = (*workers.active, *returned), (*workers.noted, *returned)
     restarted = tuple(w for w in workers.retiring if w.name in restarting)
     return replace(
         workers,
         active=tuple(w for w in active if w.name not in replaced),
+        noted=tuple(w for w in noted if w.name not in replaced),
         replaced=tuple(w for w in active if w.name in replaced),
         restarting=(*workers.restarting, *restarted),
         retiring=tuple(w for w in workers.retiring if w.name not in {*restarting, *back}),
@@ -181,12 +184,12 @@ def with_worker_groups(past: Past, observed: ObservedCluster) -> Past:
     """
     if not past.leaving:
         return past
-    present = {w.name: w.platform.group for w in observed.workers}
     # Of names that begin alike the longest is the last.
     names = sorted((g.name for g in observed.groups), reverse=True)
 
     def home(worker: str) -> str:
-        known = present.get(worker) or past.homes.get(worker)
+        present = observed.worker(worker)
+        known = present.platform.group if present else past.homes.get(worker)
         alike = (n for n in names if worker.startswith(f"{n}-"))
         return known or next(alike, observed.key.default_group)
 
@@ -241,12 +244,12 @@ def on_the_way(context: PassContext, workers: GroupWorkers) -> int:
 
 def is_deleting(context: PassContext, workers: GroupWorkers) -> bool:
     """True if the platform still shows a worker whose deletion was sent."""
-    return any(w.name in context.past.deleted for w in workers.group.workers)
+    return bool(workers.group.table.named(context.past.deleted))
 
 
 def _explained_gap(past: Past, group: ObservedGroup) -> int:
     """Count the missing workers that we deleted."""
-    missing = past.leaving - {w.name for w in group.workers}
+    missing = (name for name in past.leaving if name not in group.table.positions)
     return sum(past.homes.get(name) == group.name for name in missing)
 
 
@@ -263,12 +266,12 @@ def too_many_away(context: PassContext) -> str:
         (3; there more than so many stop it, here as many do: clusters of workers are smaller).
     """
     past, most = context.past, context.policy.max_unready
-    workers = list(context.observed.workers)
-    lost = (w for w in workers if not w.dask_names and w.name in past.seen)
+    observed = context.observed
+    lost = (w for w in observed.notable if not w.dask_names and w.name in past.seen)
     away = sum(not _is_let_go(w, context) for w in lost)
     if away < AWAY_LEAST:
         return ""
-    known = away + sum(w.is_connected and not _is_let_go(w, context) for w in workers)
+    known = away + sum(w.is_connected and not _is_let_go(w, context) for w in observed.workers)
     if away <= most * known:
         return ""
     return (

@@ -24,7 +24,7 @@ from dask_adaptive.planner.leave import OWNER, PIN_SLACK_S, SLACK_S
 from dask_adaptive.planner.limits import LATE, OVERDUE_S
 from dask_adaptive.planner.load import LATE as LATE_WORK
 from dask_adaptive.planner.load import Load
-from dask_adaptive.planner.quotas import ending, life_of, own_lifetime_s, own_margin_s, paced_over_s
+from dask_adaptive.planner.quotas import life_of, own_lifetime_s, own_margin_s, paced_over_s
 from dask_adaptive.planner.replace import HOUR_S, GroupRecycling
 
 #: Shortest validity; keeps rounding from causing a busy loop.
@@ -77,7 +77,7 @@ def _of_people(context: PassContext) -> Iterator[float]:
         yield from (pod.left_s, pod.left_s - SLACK_S)
         yield from (pod.known_left_s, pod.known_left_s - SLACK_S)
         yield pod.manual_pin.until - at if pod.manual_pin else 0.0
-    for worker in (w for w in observed.workers if w.process.pins or w.platform.manual_pin):
+    for worker in (w for w in observed.notable if w.is_pinned):
         manual = worker.platform.manual_pin
         yield manual.until - at if manual else 0.0
         for pin in worker.process.pins:
@@ -99,7 +99,8 @@ def _of_load(context: PassContext, needs: Mapping[str, Load]) -> Iterator[float]
     if demand.has_work:
         for group, _ in scaled_groups(context.observed, context.policy):
             arrival_s = arrival_of(context.past, group.name)
-            for worker in (w for w in group.workers if not (w.dask_names or w.platform.is_held_up)):
+            absent = (w for w in group.table.notable if not w.dask_names)
+            for worker in (w for w in absent if not w.platform.is_held_up):
                 age_s = clocks.pod_age_s(worker) or clocks.age_s(worker)
                 yield _past((arrival_s - age_s - 0.5) % 1.0)  # it is expected in whole seconds
 
@@ -144,7 +145,8 @@ def _of_absent_workers(context: PassContext) -> Iterator[float]:
     counted = past.counted or ()
     for group in context.observed.groups:
         takes_s = past.of(group.name).arrival_s or past.recycle.ready_s
-        for worker in [w for w in group.workers if not w.dask_names or w.name in counted]:
+        absent = [w for w in group.table.notable if not w.dask_names]
+        for worker in (*absent, *group.table.named(counted)):
             yield policy.recycle.strategy.ready_timeout_s - clocks.pod_age_s(worker)
             yield _past(LATE * takes_s - clocks.age_s(worker))
             lost_at = past.lost.get(worker.name, context.now)
@@ -193,7 +195,7 @@ def _of_quotas(context: PassContext, group: ObservedGroup) -> Iterator[float]:
         for worker in (w for w in group.workers if w.use.unmanaged >= memory.soft):
             since = past.above_since.get(life_of(worker), context.now)
             yield from (since + memory.for_s - context.now - s for s in (0.0, ready_s))
-    for worker in (w for w in ending(group.workers) if w.dask_names):
+    for worker in (w for w in group.table.ends.values() if w.dask_names):
         ends_in_s = clocks.ends_in_s(worker)
         left_s = ends_in_s - own_margin_s(worker, recycle.lifetime, clocks)
         yield from (ends_in_s, left_s, left_s - expected_s - ready_s)

@@ -39,9 +39,6 @@ class VetoContext:
 #: Why a worker stays: the word, and a sentence.
 Objection = tuple[Reason, str]
 
-#: Pins that one message names.
-NAMED = 3
-
 WITH_ACTORS = Reason.HOLDS_ACTORS, "holds actors, which cannot be moved"
 
 #: Returns why a worker must stay, or None if this rule has no objection.
@@ -51,7 +48,7 @@ Veto = Callable[[ObservedWorker, VetoContext], "Objection | None"]
 def pinned(worker: ObservedWorker, _: object = None) -> Objection | None:
     if not worker.is_pinned:
         return None
-    return Reason.PINNED, f"pinned by {listed(sorted(pin_holders(worker)), NAMED)}"
+    return Reason.PINNED, f"pinned by {listed(sorted(pin_holders(worker)))}"
 
 
 def busy(worker: ObservedWorker, _: VetoContext) -> Objection | None:
@@ -213,7 +210,7 @@ def drain_terminating_nodes(
             leaving.append(
                 Retire(worker.name, worker.dask_names, Reason.NODE_GOING, why, busy_ok=True)
             )
-    for worker in (w for w in workers.active if w.name in workers.node_terminates):
+    for worker in (w for w in workers.noted if w.name in workers.node_terminates):
         reason, held = pinned(worker) or WITH_ACTORS
         blockers.append(Blocker(worker.name, reason, f"{worker.platform.node_terminating}; {held}"))
     return tuple(leaving), tuple(blockers)
@@ -257,7 +254,7 @@ def sync_pins(context: PassContext) -> tuple[SetPin | Unpin, ...]:
     observed = context.observed
     staying = tuple(
         action
-        for worker in observed.workers
+        for worker in observed.notable
         if worker.dask_names and (worker.platform.manual_pin is not None or worker.process.pins)
         for action in _sync(worker, context)
     )
@@ -278,11 +275,11 @@ def _lifted(context: PassContext) -> Iterator[Unpin]:
         for w in observed.scheduler.workers
         if any(p.source == "manual" and p.owner == OWNER for p in w.pins)
     }
-    connected = {w.name for w in observed.workers if w.dask_names}
     for pod in observed.terminating:
         if pod.manual_pin is None and pinned & set(pod.dask_names):
             # By name as well, unless a successor has it.
-            by_name = () if pod.worker in connected else (pod.worker,)
+            successor = observed.worker(pod.worker)
+            by_name = () if successor and successor.dask_names else (pod.worker,)
             message = f"its annotation is gone; pod {pod.pod} is being deleted"
             names = (*pod.dask_names, *by_name)
             yield Unpin(pod.worker, names, Reason.PIN_CHANGED, message)

@@ -14,7 +14,7 @@ from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Limit, Limits, Profile, Recycle
 from dask_adaptive.planner.context import PassContext
 from dask_adaptive.planner.groups import on_the_way
-from dask_adaptive.planner.quotas import ending, own_margin_s, own_tasks
+from dask_adaptive.planner.quotas import own_margin_s, own_tasks
 from dask_adaptive.planner.replace import GroupRecycling
 from dask_adaptive.planner.stages import Draft
 
@@ -137,7 +137,7 @@ class _GroupLimits:
     def rows(self, *, others: bool) -> Iterator[tuple[tuple[str, ...], tuple[Limit, Profile]]]:
         """Yield workers that may have a limit; with `others` all of them."""
         are_all = others or self._recycle.tasks.max or self._is_watched
-        workers = self.group.workers if are_all else ending(self.group.workers)
+        workers = self.group.workers if are_all else self.group.table.ends.values()
         return ((worker.dask_names, self._of(worker)) for worker in workers)
 
     def _of(self, worker: ObservedWorker) -> tuple[Limit, Profile]:
@@ -187,7 +187,7 @@ def profile_of(recycle: Recycle, group: ObservedGroup, clocks: Clocks) -> Profil
     every worker would wait for a new one for ever.
     """
     fresh_s = math.inf
-    if ending(group.workers):
+    if group.table.ends:
         connected = (w for w in group.workers if w.dask_names)
         youngest = min(connected, key=lambda w: (-w.platform.pod_made_at, w.name), default=None)
         if youngest is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from dask_adaptive.model.observed import Deleting, ObservedGroup, ObservedWorker, Retiring
@@ -36,9 +36,6 @@ REFUSED_S = 15.0
 #: The same for urgent ones: the node terminates, or the quota has run out.
 REFUSED_PRESSING_S = 5.0
 
-#: By name.
-Workers = Mapping[str, ObservedWorker]
-
 
 def remember(
     context: PassContext, decided: Plan, outcomes: Sequence[Outcome], *, now: float
@@ -57,17 +54,16 @@ def remember(
     done = [outcome.action for outcome in outcomes if outcome.done]
     context = replace(context, past=past, now=now)
     groups = {plan.group: _remembered_group(context, plan, done) for plan in decided.groups}
-    workers = {w.name: w for w in observed.workers}
     deleted = frozenset(a.worker for a in done if isinstance(a, Delete))
     inside = {name for pod in observed.terminating for name in pod.dask_names}
     announced = {name for a in done if isinstance(a, Leave) for name in a.dask_names}
     past = replace(
-        _with_recycles(context, workers, decided, done),
+        _with_recycles(context, decided, done),
         heard_at=now,
         groups=groups,
         refusals=_refusals(past, outcomes, now=now),
-        leaving=_leaving(context, workers, done) | deleted,
-        deleted=deleted.union(past.deleted & workers.keys()),
+        leaving=_leaving(context, done) | deleted,
+        deleted=deleted.union(n for n in past.deleted if observed.worker(n)),
         announced=(past.announced & inside) | announced,
     )
     return with_worker_groups(past, observed)
@@ -91,7 +87,7 @@ def changes_memory(context: PassContext, decided: Plan) -> bool:
             return True
         if mine.since is None or group.current > (mine.requested or 0):
             return True
-    if any(w.name not in past.seen and w.dask_names for w in context.observed.workers):
+    if any(group.table.unseen(past.seen) for group in context.observed.groups):
         return True  # how long it took to come is measured
     is_waiting = decided.waiting != past.recycle.surging_since.keys()
     return is_waiting or decided.floors != past.floors or bool(decided.aborting)
@@ -163,32 +159,33 @@ def _refusals(past: Past, outcomes: Sequence[Outcome], *, now: float) -> dict[st
     return kept
 
 
-def _leaving(context: PassContext, workers: Workers, done: Sequence[Action]) -> frozenset[str]:
+def _leaving(context: PassContext, done: Sequence[Action]) -> frozenset[str]:
     """
     Return names that explain, once they are missing, why `replicas` is too high.
 
     A number that was set since has taken those that are missing into account: they explain nothing
     any more, or workers that upstream is about to make would be taken for ones that we deleted.
     """
-    past, groups = context.past, context.observed.groups
-    retiring = {n for n, w in workers.items() if isinstance(w.lifecycle, (Retiring, Deleting))}
+    past, observed, groups = context.past, context.observed, context.observed.groups
+    retiring = {w.name for w in observed.notable if isinstance(w.lifecycle, (Retiring, Deleting))}
     settled = {g.name for g in groups if g.replicas == len(g.workers)}
     settled |= {a.group for a in done if isinstance(a, SetReplicas)}
-    missing = {n for n in past.leaving - workers.keys() if past.homes.get(n) not in settled}
-    return frozenset(missing | retiring | past.deleted & workers.keys())
+    unsettled = (name for name in past.leaving if past.homes.get(name) not in settled)
+    missing = {name for name in unsettled if observed.worker(name) is None}
+    return frozenset(missing | retiring).union(n for n in past.deleted if observed.worker(n))
 
 
 def _remembered_group(context: PassContext, plan: GroupPlan, done: Sequence[Action]) -> GroupPast:
     """Return one group's past for the next pass."""
     observed, policy, past, now = context.observed, context.policy, context.past, context.now
     mine, group = past.of(plan.group), observed.group(plan.group) or ObservedGroup(plan.group, 0)
-    gap, new = gap_of(group), starts(past, group.workers, context.clocks, now=now)
+    gap, new = gap_of(group), starts(past, group.table, context.clocks, now=now)
     measured_s = arrival_s(mine.arrival_s, new)
     mine = replace(
         mine,
         gap=gap,
         gap_since=mine.gap_since if gap == mine.gap else now,
-        arrival_s=at_least_as_long(measured_s, past, group.workers, context.clocks, now=now),
+        arrival_s=at_least_as_long(measured_s, past, group.table.notable, context.clocks, now=now),
         starts=(*mine.starts, *new)[-STARTS:],
     )
     if plan.desired > plan.serving and any(
@@ -215,13 +212,12 @@ def _remembered_group(context: PassContext, plan: GroupPlan, done: Sequence[Acti
 
 def _after(plan: GroupPlan, group: ObservedGroup, done: Sequence[Action]) -> int:
     """Return a group's workers after the completed actions; recycles change no number."""
-    names = {w.name for w in group.workers}
     more = fewer = 0
     for action in done:
         if isinstance(action, SetReplicas):
             if action.group == plan.group and action.reason is not Reason.REPLICAS_CORRECTED:
                 more += max(0, action.replicas - max(group.replicas, len(group.workers)))
-        elif isinstance(action, Cancel | Retire | Delete) and action.worker in names:
+        elif isinstance(action, Cancel | Retire | Delete) and group.table.named([action.worker]):
             more += isinstance(action, Cancel)
             fewer += action.reason in SURPLUS
     if plan.desired > plan.current:
@@ -243,36 +239,36 @@ _ASKED = frozenset({Reason.RECYCLE_REQUESTED, Reason.DRIFTED})
 Pace = tuple[float, int, float]
 
 
-def _with_recycles(
-    context: PassContext, workers: Workers, decided: Plan, done: Sequence[Action]
-) -> Past:
+def _with_recycles(context: PassContext, decided: Plan, done: Sequence[Action]) -> Past:
     """Return the past of recycles, without workers that are gone."""
-    past, now = context.past, context.now
+    past, now, observed = context.past, context.now, context.observed
     replaced = [a for a in done if isinstance(a, Retire) and a.reason.replaces]
-    begun, counted = _begun(past, workers, replaced)
-    aborted, aborts = _aborted(context, decided, workers)
+    begun, counted = _begun(context, replaced)
+    aborted, aborts = _aborted(context, decided)
     if any(a.worker in decided.floors and a.worker not in decided.waiting for a in replaced):
         aborted, aborts = {}, {}  # its replacement is there: they can be made (again)
     above_since, pace = _quota_uses(context)
     automatic = [now for reason in begun if reason not in _ASKED]
     since = past.recycle.surging_since
-    new = starts(past, workers.values(), context.clocks, now=now)
+    new = [s for g in observed.groups for s in starts(past, g.table, context.clocks, now=now)]
     waiting = decided.waiting - decided.aborting.keys()
-    seen = frozenset(n for n, w in workers.items() if w.dask_names or n in past.seen)
+    absent = [w for w in observed.notable if not w.dask_names]
+    lost = {w.name: past.lost.get(w.name, now) for w in absent if w.name in past.seen}
+    connected = observed.connected
     return replace(
         past,
-        seen=seen,
-        lost={n: past.lost.get(n, now) for n in seen if not workers[n].dask_names},
+        seen=connected.union(lost) if lost else connected,
+        lost=lost,
         awaited={
             # A gated worker starts when its gate opens, which is seen at once.
-            n: now + SEEN_S if w.platform.gated else past.awaited.get(n, now)
-            for n, w in workers.items()
-            if n not in seen
+            w.name: now + SEEN_S if w.platform.gated else past.awaited.get(w.name, now)
+            for w in absent
+            if w.name not in lost
         },
         floors=dict(decided.floors),
         aborts=aborts,
         counted=counted,
-        restarted=_restarted(past, workers, done),
+        restarted=_restarted(context, done),
         recycle=RecyclePast(
             begun=(*(at for at in past.recycle.begun if now - at < HOUR_S), *automatic),
             totals=Counter(begun) + Counter(past.recycle.totals),
@@ -285,14 +281,13 @@ def _with_recycles(
     )
 
 
-def _begun(
-    past: Past, workers: Workers, replaced: Sequence[Retire]
-) -> tuple[list[Reason], dict[str, str]]:
+def _begun(context: PassContext, replaced: Sequence[Retire]) -> tuple[list[Reason], dict[str, str]]:
     """Return the reasons of recycles begun in this pass, each pod's only once."""
-    reasons = []
-    counted = {n: pod for n, pod in past.counted.items() if n in workers}
+    reasons, observed = [], context.observed
+    counted = {n: pod for n, pod in context.past.counted.items() if observed.worker(n)}
     for action in replaced:
-        life = life_of(workers[action.worker]) if action.worker in workers else ""
+        worker = observed.worker(action.worker)
+        life = life_of(worker) if worker else ""
         if counted.get(action.worker) != life:
             counted[action.worker] = life
             reasons.append(action.reason)
@@ -300,25 +295,27 @@ def _begun(
 
 
 def _aborted(
-    context: PassContext, decided: Plan, workers: Workers
+    context: PassContext, decided: Plan
 ) -> tuple[dict[str, tuple[float, str]], dict[str, int]]:
     """Return back-offs, doubled each time whichever replacement failed to come."""
-    past, now = context.past, context.now
+    past, now, find = context.past, context.now, context.observed.worker
     known = past.recycle.aborted
-    aborted = {n: a for n, a in known.items() if n in workers and a[0] > now}
-    aborts = {n: count for n, count in past.aborts.items() if n in workers}
+    aborted = {n: a for n, a in known.items() if a[0] > now and find(n)}
+    aborts = {n: count for n, count in past.aborts.items() if find(n)}
     count = max(past.aborts.values(), default=0)
-    for name in decided.aborting.keys() & workers.keys():
-        first_s = context.policy.recycle_of(workers[name].platform.group).strategy.ready_timeout_s
+    for name, worker in [(name, find(name)) for name in decided.aborting]:
+        if worker is None:
+            continue
+        first_s = context.policy.recycle_of(worker.platform.group).strategy.ready_timeout_s
         until = now + min(first_s * 2 ** min(count, 12), LONGEST_S)
         aborted[name], aborts[name] = (until, decided.aborting[name]), count + 1
     return aborted, aborts
 
 
-def _restarted(past: Past, workers: Workers, done: Sequence[Action]) -> dict[str, str]:
+def _restarted(context: PassContext, done: Sequence[Action]) -> dict[str, str]:
     """Return the pods that we deleted while the scheduler still shows their processes."""
-    leaving = {n for n, w in workers.items() if isinstance(w.lifecycle, Retiring)}
-    kept = {n: pod for n, pod in past.restarted.items() if n in leaving}
+    leaving = {w.name for w in context.observed.notable if isinstance(w.lifecycle, Retiring)}
+    kept = {n: pod for n, pod in context.past.restarted.items() if n in leaving}
     return kept | {a.worker: a.pod_uid for a in done if isinstance(a, Restart)}
 
 

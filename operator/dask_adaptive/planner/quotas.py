@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from hashlib import blake2b
@@ -21,7 +21,6 @@ from dask_adaptive.model.amounts import format_duration
 from dask_adaptive.model.observed import (
     Clocks,
     Deleting,
-    ObservedCluster,
     ObservedGroup,
     ObservedWorker,
 )
@@ -100,7 +99,8 @@ class Rule:
         message: Why it is due, or (False) why it will be soon.
         soon: What it will have used when a replacement that is asked for now is there.
         lowest: The lowest limit of any worker, where each has its own.
-        marked: Those that may be due at all, where that is no matter of numbers.
+        marked: True of those that may be due, where that is no matter of numbers: all of them are
+            notable, or have an end.
         judge: Decides instead of `compared`, or on top of it.
         quota: What is rationed; None: nothing, so no use is shown.
         shown: Use and limit, for `explain`.
@@ -115,7 +115,7 @@ class Rule:
     message: Callable[[ObservedWorker, QuotaContext, float, bool], str] = lambda *_: ""
     soon: Callable[[QuotaContext], Number] | None = None
     lowest: Callable[[QuotaContext], float] | None = None
-    marked: Callable[[Workers, QuotaContext], Workers] | None = None
+    marked: Callable[[ObservedWorker, QuotaContext], bool] | None = None
     judge: Callable[[Rule, ObservedWorker, QuotaContext, float], Verdict] | None = None
     quota: Quota | None = None
     shown: Callable[[ObservedWorker, QuotaContext, float], tuple[str, str]] = lambda *_: ("", "")
@@ -144,12 +144,10 @@ def compared(rule: Rule, worker: ObservedWorker, context: QuotaContext, limit: f
 
 def near(rule: Rule, workers: Workers, context: QuotaContext) -> Workers:
     """
-    Return workers that may be due, and the one of the highest use, with a cheap check of many.
+    Return workers that may be due by a number, and that of the highest use: a cheap check of all.
 
     Only they are judged. It may name too many, never too few.
     """
-    if rule.marked is not None:
-        return rule.marked(workers, context)
     if not workers or rule.limit(workers[0], context) == math.inf:
         return ()
     use, soon = rule.use(context), (rule.soon or rule.use)(context)
@@ -260,18 +258,6 @@ def _by_end(rule: Rule, worker: ObservedWorker, context: QuotaContext, limit: fl
     return RecycleCandidate(worker.name, rule.reason, message, ratio, is_over, is_urgent=True)
 
 
-def ending(workers: Workers, *, or_too_short: bool = False) -> Workers:
-    """Return workers with an end, as `has_end` tells; inlined, because it checks all workers."""
-    inf = math.inf
-    return [
-        w
-        for w in workers
-        if w.platform.ends_at < inf
-        or (p := w.process).lifetime_ends_at < inf
-        or (or_too_short and p.too_short)
-    ]
-
-
 def _part_of_life(worker: ObservedWorker, context: QuotaContext, margin_s: float) -> float:
     """Return the fraction of its life that a worker has behind it, up to its margin."""
     left_s = max(0.0, context.clocks.ends_in_s(worker) - margin_s)
@@ -358,7 +344,7 @@ RULES = (
     ),
     Rule(
         Reason.TASK_QUOTA, judge=_by_fitting,
-        marked=lambda ws, c: ending(ws) if c.recycle.tasks.from_walltime else (),
+        marked=lambda w, c: w.has_end and c.recycle.tasks.from_walltime,
         limit=lambda w, c: 1.0 if c.recycle.tasks.from_walltime else math.inf,
     ),
     Rule(
@@ -368,7 +354,7 @@ RULES = (
         judge=_by_age, message=_age_message, shown=_age_shown,
     ),
     Rule(
-        Reason.LIFETIME, quota=Quota.LIFETIME, marked=lambda ws, c: ending(ws, or_too_short=True),
+        Reason.LIFETIME, quota=Quota.LIFETIME, marked=lambda w, c: w.has_end or w.process.too_short,
         limit=lambda w, c: c.margin_s(w) if w.has_end else math.inf,
         judge=_by_end, part=_part_of_life, shown=_end_shown,
     ),
@@ -394,12 +380,12 @@ RULES = (
     ),
     Rule(
         Reason.RECYCLE_REQUESTED, is_manual=True,
-        marked=lambda ws, c: [w for w in ws if w.platform.recycle_request],
+        marked=lambda w, c: bool(w.platform.recycle_request),
         limit=lambda w, c: 1.0 if w.platform.recycle_request else math.inf,
         message=lambda w, *_: f"its replacement was requested: {w.platform.recycle_request}",
     ),
     Rule(
-        Reason.DRIFTED, marked=lambda ws, c: [w for w in ws if w.platform.drift], is_manual=True,
+        Reason.DRIFTED, marked=lambda w, c: bool(w.platform.drift), is_manual=True,
         limit=lambda w, c: 1.0 if w.platform.drift and c.recycle.drift else math.inf,
         message=lambda w, *_: f"differs from its worker group: {w.platform.drift}",
     ),
@@ -421,18 +407,22 @@ def assess(context: PassContext, group: ObservedGroup) -> Assessment:
     Those that drain are assessed like any other; those that are not connected, or being deleted,
     are never due.
     """
-    workers = [w for w in group.workers if w.dask_names and not isinstance(w.lifecycle, Deleting)]
-    recycle = context.policy.recycle_of(group.name)
+    table, recycle = group.table, context.policy.recycle_of(group.name)
     expected_s = context.observed.scheduler.expected_s
     inputs = QuotaContext(recycle, context.past.recycle, context.now, context.clocks, expected_s)
     found: list[RecycleCandidate] = []
     uses: dict[Quota, list[tuple[float, str]]] = defaultdict(list)
+    notable = _assessed({**table.noted, **table.ends}.values())
     # These may be due regardless of use.
-    cordoned = [w for w in workers if w.process.cordon is not None]
-    free = [w for w in workers if w.process.cordon is None] if cordoned else workers
+    cordoned = [w for w in notable if w.process.cordon is not None]
+    others = [w for w in notable if w.process.cordon is None]
+    are_numbers = [r.limit(w, inputs) < math.inf for w in table[:1] for r in RULES if not r.marked]
+    every = _assessed(table) if any(are_numbers) else []
+    every = [w for w in every if w.process.cordon is None] if cordoned else every
     for rule in RULES:
-        judge = rule.judge or compared
-        for worker in (*near(rule, free, inputs), *cordoned):
+        judge, marked = rule.judge or compared, rule.marked
+        close = [w for w in others if marked(w, inputs)] if marked else near(rule, every, inputs)
+        for worker in (*close, *cordoned):
             limit = rule.limit(worker, inputs)
             if candidate := judge(rule, worker, inputs, limit):
                 found.append(candidate)
@@ -443,6 +433,10 @@ def assess(context: PassContext, group: ObservedGroup) -> Assessment:
         _in_order(found),
         tuple(QuotaUse(group.name, quota, -ratio, name) for quota, ratio, name in highest),
     )
+
+
+def _assessed(workers: Iterable[ObservedWorker]) -> list[ObservedWorker]:
+    return [w for w in workers if w.dask_names and not isinstance(w.lifecycle, Deleting)]
 
 
 def _in_order(found: Iterable[RecycleCandidate]) -> tuple[RecycleCandidate, ...]:
@@ -571,21 +565,16 @@ def has_spent(worker: ObservedWorker, recycle: Recycle) -> bool:
     )
 
 
-def with_walltimes(observed: ObservedCluster, policy: Policy) -> ObservedCluster:
-    """Return the cluster with `recycle.lifetime.max` as its workers' end, if it is a walltime."""
-    if not any(policy.recycle_of(g.name).lifetime.walltime for g in observed.groups):
-        return observed
-    groups = tuple(_with_walltimes(g, policy.recycle_of(g.name)) for g in observed.groups)
-    return replace(observed, groups=groups)
+def walltimes(groups: Iterable[ObservedGroup], policy: Policy) -> Mapping[str, LifetimeQuota]:
+    """Return the lifetimes of the groups whose workers end at `recycle.lifetime.max`."""
+    every = {group.name: policy.recycle_of(group.name).lifetime for group in groups}
+    return {name: lifetime for name, lifetime in every.items() if lifetime.walltime}
 
 
-def _with_walltimes(group: ObservedGroup, recycle: Recycle) -> ObservedGroup:
-    if not recycle.lifetime.walltime:
-        return group
-    workers = []
-    for worker in group.workers:
-        ends_at = worker.platform.pod_made_at + own_lifetime_s(worker, recycle.lifetime)
-        if ends_at < worker.platform.ends_at:
-            worker = replace(worker, platform=replace(worker.platform, ends_at=ends_at))
-        workers.append(worker)
-    return replace(group, workers=tuple(workers))
+def at_walltime(worker: ObservedWorker, lifetime: LifetimeQuota) -> ObservedWorker:
+    """Return the worker with the end of its lifetime as its own, if that is earlier."""
+    platform = worker.platform
+    ends_at = platform.pod_made_at + own_lifetime_s(worker, lifetime)
+    if ends_at >= platform.ends_at:
+        return worker
+    return replace(worker, platform=replace(platform, ends_at=ends_at))

@@ -280,10 +280,10 @@ class ReplacementSelector:
     def __init__(self, mine: GroupRecycling) -> None:
         at, workers = mine.at, mine.workers
         self._mine, self._at = mine, at
-        self._active = {w.name: w for w in workers.active}
+        self._active: Mapping[str, ObservedWorker] = {}  # of those that are due
         #: Workers that can go without a replacement: it is there, or none is needed.
         # A paused worker could not take over another's work.
-        paused = sum(w.process.is_paused for w in workers.active)
+        paused = sum(w.process.is_paused for w in workers.noted)
         self._spare = workers.serving - at.desired - paused
         self._slots = max(1, at.recycle.strategy.max_surge.of(max(1, at.desired)))
         # A draining worker still counts beyond the desired number; a drained one does not.
@@ -303,8 +303,9 @@ class ReplacementSelector:
             Workers that wait for their turn, and are of no use meanwhile: others are to take their
             places.
         """
-        active = self._active.values() if due else ()
-        idle = {w.name for w in active if not w.takes_tasks}
+        names = {candidate.worker for candidate in due}
+        self._active = {w.name: w for w in self._mine.workers.active if w.name in names}
+        idle = {w.name for w in self._active.values() if not w.takes_tasks}
         # One number, not a tuple of three: there may be thousands.
         for one in sorted(due, key=lambda c: -4 * c.is_over - 2 * c.is_urgent - (c.worker in idle)):
             self._offer(one)
@@ -492,19 +493,18 @@ def count_heads(workers: GroupWorkers, past: Past, wanted: int, *, at: float) ->
         wanted: Workers that shall serve; for groups that we do not scale, as many as they ask for.
         at: Seconds since 1970.
     """
-    serving = (*workers.active, *workers.replaced)
     away = sum(_was_connected(w, past, at) for w in workers.pending)
-    known = len(serving) + len(workers.restarting) + away
+    known = workers.in_service + len(workers.restarting) + away
     # A worker that left before its replacement came is missed until as many serve again. Without a
     # past each is missed: another one may already serve in its place.
     leaving = (*workers.retiring, *workers.restarting)
     left = [w.name for w in workers.retiring if w.is_replaced]
     unsure = sum(name not in past.floors for name in left)
     known = max([known + unsure, *(past.floors[n] for n in left if n in past.floors)])
-    processes = [w.process for w in serving]
+    processes = [w.process for w in (*workers.noted, *workers.replaced)]
     return Headcount(
         base=min(wanted, known),
-        in_service=len(serving),
+        in_service=workers.in_service,
         cordoned=sum(p.cordon is not None for p in processes),
         paused=sum((p.is_paused or p.too_short) and p.cordon is None for p in processes),
         draining=sum(w.is_replaced and w.is_draining for w in leaving),

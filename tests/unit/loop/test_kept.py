@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from functools import cached_property
 from random import Random
 from typing import Any
 
@@ -23,6 +24,7 @@ from dask_adaptive.model.observed import (
     PlatformView,
     Retiring,
     SchedulerWorker,
+    WorkerTable,
 )
 from support import kube_objects as ko
 from support.any_world import MANY
@@ -147,7 +149,16 @@ def check(seed: int) -> None:
     for _ in range(30):
         for _ in range(case.one(0, 1, 1, 2, 5)):
             case.change()
-        assert case.seen_anew() == case.seen()
+        anew, kept = case.seen_anew(), case.seen()
+        assert anew == kept
+        assert [facts(g.table) for g in anew.groups] == [facts(g.table) for g in kept.groups]
+
+
+def facts(table: WorkerTable) -> list[object]:
+    """All that a table has computed, in order."""
+    names = [name for name, of in vars(WorkerTable).items() if isinstance(of, cached_property)]
+    found = [getattr(table, name) for name in names]
+    return [list(one.items()) if isinstance(one, dict) else one for one in found]
 
 
 @settings(max_examples=100)

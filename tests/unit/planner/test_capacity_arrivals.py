@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dask_adaptive.model.observed import Clocks, Deleting, ObservedWorker
+from dask_adaptive.model.observed import Clocks, Deleting, ObservedWorker, WorkerTable
 from dask_adaptive.model.past import Past
 from dask_adaptive.planner.capacity import arrival_s, at_least_as_long, starts
 from support.tables import table
@@ -50,7 +50,7 @@ def test_how_long_a_worker_takes(
     known_s: float | None, workers: Sequence[ObservedWorker], expected: float | None
 ) -> None:
     assert (None if expected is None else pytest.approx(expected)) == arrival_s(
-        known_s, starts(PAST, workers, Clocks(), now=1e6)
+        known_s, starts(PAST, WorkerTable(workers), Clocks(), now=1e6)
     )
 
 
@@ -69,7 +69,8 @@ def test_the_very_first_worker(
     joined_at = None if joined_s is None else 500.0 - joined_s
     one = changed(new(age_s), joined_at=joined_at)
 
-    assert expected == starts(Past(awaited=awaited), [one], Clocks(scheduler=500.0), now=500.0)
+    workers = WorkerTable([one])
+    assert expected == starts(Past(awaited=awaited), workers, Clocks(scheduler=500.0), now=500.0)
 
 
 def test_what_a_worker_waits_for_its_admission_is_no_part_of_its_start() -> None:
@@ -78,7 +79,7 @@ def test_what_a_worker_waits_for_its_admission_is_no_part_of_its_start() -> None
     past = remember(Past(session="s"), waits, POLICY, decided, (), now=NOW)
 
     assert () == decided.arriving
-    assert [10.0] == starts(past, [new(487.0)], Clocks(), now=NOW + 7.0)
+    assert [10.0] == starts(past, WorkerTable([new(487.0)]), Clocks(), now=NOW + 7.0)
 
 
 @table(

@@ -27,10 +27,21 @@ from dask_adaptive.model.recycle import (
     Use,
 )
 from dask_adaptive.model.scaling import WorkerGroup
-from dask_adaptive.planner.quotas import with_walltimes
 from support.recycles import AT, FULL, IN_PLACE, NIGHT
 from support.tables import table
-from support.worlds import NOW, PAST, POLICY, busy, changed, cluster, dated, group_of, plan, worker
+from support.worlds import (
+    NOW,
+    PAST,
+    POLICY,
+    busy,
+    changed,
+    cluster,
+    dated,
+    group_of,
+    plan,
+    with_walltimes,
+    worker,
+)  # fmt: skip
 
 SHUT = Disruption(windows=(NIGHT,))
 NEVER_FULL = Disruption(budgets=(Budget(Amount(0), frozenset({Reason.TASK_QUOTA})),))

@@ -33,9 +33,20 @@ from dask_adaptive.model.recycle import (
     Window,
 )
 from dask_adaptive.model.scaling import WorkerGroup
-from dask_adaptive.planner.quotas import quota_lines, with_walltimes
+from dask_adaptive.planner.quotas import quota_lines
 from support.tables import table
-from support.worlds import NOW, PAST, POLICY, busy, changed, cluster, dated, plan, worker
+from support.worlds import (
+    NOW,
+    PAST,
+    POLICY,
+    busy,
+    changed,
+    cluster,
+    dated,
+    plan,
+    with_walltimes,
+    worker,
+)  # fmt: skip
 from support.worlds import facts as figures
 
 AT = 1_700_000_000.0  # 22:13 UTC
@@ -205,7 +216,7 @@ def test_a_walltime_is_an_end(changes: dict[str, Any], expected: float) -> None:
 
     (one,) = with_walltimes(world, policy).groups[0].workers
     assert expected == max(0.0, Clocks().ends_in_s(one))
-    assert with_walltimes(world, POLICY) is world
+    assert with_walltimes(world, POLICY) == world
     other = dataclasses.replace(world.groups[0], name="more")
     both = dataclasses.replace(world, groups=(*world.groups, other))
     assert with_walltimes(both, policy).groups[1] is other
