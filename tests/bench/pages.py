@@ -54,9 +54,8 @@ def current(head: Sequence[str], rows: Sequence[Sequence[Any]], command: str) ->
     return table(head, rows) if rows else f"None is of the present code: `{command}` measures it."
 
 
-def into_readme(name: str, lines: str) -> None:
-    """Replace what stands between two markers in the README."""
-    readme = ROOT / "README.md"
+def into_readme(name: str, lines: str, readme: Path = ROOT / "README.md") -> None:
+    """Replace what stands between two markers in a README."""
     begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->"
     before, _, rest = readme.read_text().partition(begin)
     readme.write_text(f"{before}{begin}{lines}\n{end}{rest.partition(end)[2]}")

@@ -132,11 +132,9 @@ class _Excuse:
 
 
 def audit(
-    runs: Sequence[Run],
-    faults: Iterable[Fault],
-    shapes: Mapping[int, Shape],
+    runs: Sequence[Run], faults: Iterable[Fault], shapes: Mapping[int, Shape],
     again: Mapping[tuple[int, int], str],
-) -> Audit:
+) -> Audit:  # fmt: skip
     """
     Count what ran more than once, by cause.
 

@@ -15,14 +15,9 @@ _FAULTS = ("fault", "times", "recovered after, median", "longest")
 
 
 def page(
-    command: str,
-    journal: Journal,
-    audit: Audit,
-    restarts: Sequence[Restart],
-    *,
-    versions: Mapping[str, str],
-    minutes: float,
-) -> str:
+    command: str, journal: Journal, audit: Audit, restarts: Sequence[Restart], *,
+    versions: Mapping[str, str], minutes: float,
+) -> str:  # fmt: skip
     told = ", ".join(f"{name} {version}" for name, version in versions.items())
     kinds = Counter(shape.kind for shape in journal.shapes.values())
     results = {

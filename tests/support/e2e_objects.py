@@ -44,14 +44,9 @@ def dask_cluster(
 
 
 def change_workers(
-    pod: dict[str, Any],
-    *,
-    requests: dict[str, str] | None = None,
-    node: str | None = None,
-    args: Sequence[str] = (),
-    in_shell: bool = False,
-    **fields: Any,
-) -> None:
+    pod: dict[str, Any], *, requests: dict[str, str] | None = None, node: str | None = None,
+    args: Sequence[str] = (), in_shell: bool = False, **fields: Any,
+) -> None:  # fmt: skip
     """`args` come after the example's own; further `fields` are those of the pod's spec."""
     pod |= fields
     pod["containers"][0]["args"] += args

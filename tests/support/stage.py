@@ -95,13 +95,9 @@ class Watched(Watcher):
     """One rehearsal; `last` is the newest pass, `events` all that happened, `peak` most workers."""
 
     def __init__(
-        self,
-        directory: Path,
-        *,
-        spec: dict[str, Any] | None = None,
-        wrap_ports: Callable[[Any, Any], tuple[Any, Any]] | None = None,
-        **options: Any,
-    ):
+        self, directory: Path, *, spec: dict[str, Any] | None = None,
+        wrap_ports: Callable[[Any, Any], tuple[Any, Any]] | None = None, **options: Any,
+    ):  # fmt: skip
         self.spec = {
             "clusterRef": {"name": "t"}, "maxReplicas": 3, "idleTimeout": "1s",
             "target": {"duration": "1s"}, **(spec or {}),

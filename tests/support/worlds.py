@@ -170,25 +170,18 @@ def pending(name: str, **changes: Any) -> ObservedWorker:
 
 
 def group_of(
-    name: str,
-    workers: Sequence[ObservedWorker] = (),
-    *,
-    replicas: int | None = None,
+    name: str, workers: Sequence[ObservedWorker] = (), *, replicas: int | None = None,
     **changes: Any,
-) -> ObservedGroup:
+) -> ObservedGroup:  # fmt: skip
     """These workers in a group of that name; settled unless `replicas` says otherwise."""
     rows = tuple(changed(w, group=name) for w in workers)
     return ObservedGroup(name, len(rows) if replicas is None else replicas, rows, **changes)
 
 
 def cluster(
-    workers: Sequence[ObservedWorker],
-    *,
-    target: int = 0,
-    replicas: int | None = None,
-    others: Sequence[ObservedGroup] = (),
-    **scheduler: Any,
-) -> ObservedCluster:
+    workers: Sequence[ObservedWorker], *, target: int = 0, replicas: int | None = None,
+    others: Sequence[ObservedGroup] = (), **scheduler: Any,
+) -> ObservedCluster:  # fmt: skip
     """The default group with these workers; settled unless `replicas` says otherwise."""
     groups = (group_of(GROUP, workers, replicas=replicas), *others)
     processes = tuple(

@@ -90,14 +90,9 @@ def test_a_release_is_the_commit_not_the_folder(
     tag=("1.0.0", "1.0.0", "v1.0.1", r"tagged v1\.0\.1, .* of 1\.0\.0"),
 )
 def test_a_release_has_one_version(
-    dist: ModuleType,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    chart: str,
-    package: str,
-    tag: str,
-    told: str,
-) -> None:
+    dist: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, chart: str, package: str,
+    tag: str, told: str,
+) -> None:  # fmt: skip
     commit(tmp_path / "here", chart, package)
     git(tmp_path / "here", "tag", tag)
     monkeypatch.setattr(dist, "ROOT", tmp_path / "here")

@@ -62,15 +62,9 @@ class LeaderLease:
     """
 
     def __init__(
-        self,
-        api: KubeApi,
-        *,
-        namespace: str,
-        controller: str,
-        identity: str,
-        lead: Callable[[], Awaitable[None]],
-        timing: Timing,
-    ) -> None:
+        self, api: KubeApi, *, namespace: str, controller: str, identity: str,
+        lead: Callable[[], Awaitable[None]], timing: Timing,
+    ) -> None:  # fmt: skip
         self._api, self._namespace, self._identity = api, namespace, identity
         self._lead, self._timing = lead, timing
         self._name = lease_name(controller)

@@ -275,6 +275,10 @@ class ServiceObject:
     selects: bool  # selects pods by labels; else its author sets its endpoints
 
 
+#: Many objects are of the same second: one number for all, to save memory.
+_instant = functools.lru_cache(maxsize=4096)(read_instant)
+
+
 def parse_meta(body: Mapping[str, Any]) -> Meta:
     meta = body["metadata"]
     name = as_text(meta["name"])
@@ -285,7 +289,7 @@ def parse_meta(body: Mapping[str, Any]) -> Meta:
         namespace=sys.intern(meta.get("namespace", "")),
         name=name,
         uid=as_text(meta.get("uid", "")),
-        created_at=read_instant(meta.get("creationTimestamp") or "") or 0.0,
+        created_at=_instant(meta.get("creationTimestamp") or "") or 0.0,
         deleting=bool(meta.get("deletionTimestamp")),
         version=int(version) if version.isdecimal() and len(version) <= _DIGITS else 0,
     )
@@ -439,7 +443,7 @@ def parse_pod(body: Mapping[str, Any]) -> PodObject:
         # (apiserver's BeforeDelete).
         ends_at=read_instant(body["metadata"].get("deletionTimestamp") or ""),
         wishes=read_notes(body["metadata"], f"pod {meta.name}", made_by_upstream=True),
-        started_at=read_instant(status.get("startTime") or ""),
+        started_at=_instant(status.get("startTime") or ""),
         deadline_s=float(spec.get("activeDeadlineSeconds") or math.inf),
         unscheduled_at=read_instant(unscheduled_since(body)),
         gated=bool(gates_of(body)),

@@ -127,7 +127,7 @@ class ClusterLook:
         self._above: Any = None  # what a worker inherits of its group and cluster
         self._terminating: dict[str, str] = {}  # by node: the signal of its end
         self.deployments: dict[str, DeploymentObject] = {}
-        self._pods_of: dict[str, list[PodObject]] = {}
+        self._pods_of: dict[str, tuple[PodObject, ...]] = {}
         self._made: dict[str, PlatformWorker] = {}
         self.workers: tuple[PlatformWorker, ...] = ()
 
@@ -169,7 +169,7 @@ class ClusterLook:
         self.pods: tuple[PodObject, ...] = pods
         self._pods_of, self._terminating = {}, terminating
         for pod in pods:
-            self._pods_of.setdefault(pod.worker, []).append(pod)
+            self._pods_of[pod.worker] = (*self._pods_of.get(pod.worker, ()), pod)
         self.terminating = [p for p in self.pods if p.ends_at is not None]
         every = chain((cluster,), groups, deployments, pods)
         self.wishes: list[tuple[Note, ...]] = [one.wishes for one in every if one.wishes]
@@ -225,7 +225,7 @@ class ClusterLook:
         return self._pin(self.deployments.get(pod.worker), pod)
 
     def worker(self, deployment: DeploymentObject) -> PlatformWorker:
-        pods = self._pods_of.get(deployment.meta.name, [])
+        pods = self._pods_of.get(deployment.meta.name, ())
         ranked = sort_pods(pods) if len(pods) > 1 else pods  # all may be connected
         pod = ranked[0] if ranked else None
         wishes = self._wishes(deployment, pod)

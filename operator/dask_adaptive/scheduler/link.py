@@ -125,13 +125,9 @@ class Link:
     """
 
     def __init__(
-        self,
-        calls: SchedulerCalls,
-        *,
-        attach: bool,
-        governs: bool = False,
+        self, calls: SchedulerCalls, *, attach: bool, governs: bool = False,
         clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._calls, self._clock = calls, clock
         self._may_attach, self._governs = attach, governs
         self._caller = uuid4().hex
@@ -323,14 +319,9 @@ class Link:
 
 
 def connect(
-    address: str,
-    *,
-    tls: Tls | None = None,
-    timeout_s: float = 5.0,
-    attach: bool = True,
-    governs: bool = False,
-    workers: Callable[[], int] = lambda: 0,
-) -> Link:
+    address: str, *, tls: Tls | None = None, timeout_s: float = 5.0, attach: bool = True,
+    governs: bool = False, workers: Callable[[], int] = lambda: 0,
+) -> Link:  # fmt: skip
     """
     Make a link to a scheduler; nothing is sent before the first call.
 

@@ -9,7 +9,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any, TypeAlias, TypedDict
+from typing import Any, NamedTuple, TypeAlias, TypedDict
 
 import msgspec
 
@@ -85,6 +85,16 @@ class ModelParts(TypedDict):
 ANSWER = lenient(wire.Update, wire.Unchanged, ModelParts)
 
 
+class _Identity(NamedTuple):
+    """What never changes of a worker."""
+
+    name: str
+    address: str
+    nthreads: int
+    memory_limit: int
+    joined_at: float | None
+
+
 class SnapshotReader:
     """
     Reads `wire.Snapshot` and `wire.Update` of one agent into an `ObservedScheduler`. Unchanged
@@ -101,7 +111,7 @@ class SnapshotReader:
         self._session, self._known = "", 0
         self.version = 0  # of the last answer; 0: none, or the agent sends none
         self.has_lifetimes = False  # Dask's own lifetime: meters are needed even without quotas
-        self._introduced: _Fields = {}  # those that never change
+        self._introduced: dict[int, _Identity] = {}
         self._rows: dict[int, SchedulerWorker] = {}  # by slot, ascending
         self._marks: _Fields = {}
         self._workers: dict[int, SchedulerWorker] = {}  # rows with their marks
@@ -195,14 +205,8 @@ class SnapshotReader:
         columns = (new["slot"], new["name"], new["address"], new["nthreads"], new["memory_limit"])
         joined = new.get("joined_ms") or [-1] * len(new["slot"])
         for slot, name, address, nthreads, limit, ms in zip(*columns, joined, strict=True):
-            name = sys.intern(name)
-            self._introduced[slot] = {
-                "name": name,
-                "address": address or name,
-                "nthreads": nthreads,
-                "memory_limit": limit,
-                "joined_at": self._in(-ms) if ms >= 0 else None,
-            }
+            name, joined_at = sys.intern(name), self._in(-ms) if ms >= 0 else None
+            self._introduced[slot] = _Identity(name, address or name, nthreads, limit, joined_at)
         self._known = answer["known"]
 
     def _set_clocks(self, answer: Mapping[str, Any], at: float) -> None:
@@ -222,9 +226,14 @@ class SnapshotReader:
         metered = {} if meters is None else self._metered(columns, meters)
         rows = zip(*(columns[name] for name in COLUMNS), strict=True)
         for slot, status, processing, idle_ms, sole_bytes, memory in rows:
+            known = self._introduced[slot]
             worker = SchedulerWorker(
-                **self._introduced[slot],
+                name=known.name,
+                address=known.address,
                 status=wire.STATUSES[status],
+                nthreads=known.nthreads,
+                memory_limit=known.memory_limit,
+                joined_at=known.joined_at,
                 processing=processing,
                 idle_since=0.0 if processing else self._in(-idle_ms),
                 sole_bytes=sole_bytes,
@@ -242,7 +251,7 @@ class SnapshotReader:
         every = (columns["slot"], columns["memory"], meters["managed"], *counts.values())
         for slot, memory, managed, *counted in zip(*every, strict=True):
             # Without a limit there is no fraction.
-            limit = self._introduced[slot]["memory_limit"] or math.inf
+            limit = self._introduced[slot].memory_limit or math.inf
             use = dict(zip(counts, counted, strict=True), match=matched.get(slot, ""))
             unmanaged = max(0, memory - managed) / limit
             metered[slot] = {"use": Use(**use, process=memory / limit, unmanaged=unmanaged)}

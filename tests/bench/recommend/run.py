@@ -5,7 +5,7 @@ Advice beside what then happens: record, predict, measure, follow the advice, me
     make bench-recommend WORKLOADS="waves"
     make bench-recommend KUBECONFIG=FILE         on a node with both operators
 
-Writes docs/benchmarks/recommend.md.
+Writes the figures in docs/benchmarks/README.md.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from bench.pages import FOLDER, filled, table
+from bench.pages import FOLDER, filled, into_readme, table
 from dask_adaptive.kube.api import KubeApi
 from dask_adaptive.model.policy import parse_policy
 from dask_adaptive_lab.local import Machine
@@ -37,7 +37,6 @@ from support.e2e_objects import adaptive_policy, dask_cluster
 from support.kube_server import Kubectl, namespace
 
 HERE = Path(__file__).parent
-REPORT = FOLDER / "recommend.md"
 NAMES = ("burst-and-tail", "waves", "stages")
 
 #: Before any advice: little room, and much patience.
@@ -138,7 +137,8 @@ def main() -> None:
             print(*row, flush=True)
             rows.append(row)
     where = "on a node" if node else "on one machine, in rehearsals"
-    REPORT.write_text(filled(__file__, where=where, rows=table(COLUMNS, rows, texts=3)))
+    lines = filled(__file__, where=where, rows=table(COLUMNS, rows, texts=3))
+    into_readme("recommend", lines, FOLDER / "README.md")
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from typing import Any
 from dask_adaptive.kube.api import CLUSTERS, DEPLOYMENTS, GROUPS, POLICIES, Resource
 from dask_adaptive.kube.inject import HINTS
 from dask_adaptive.kube.objects import HANDLED
+from dask_adaptive.model.policy import DEFAULT_CONTROLLER
 from support import kube_bodies
 
 Json = dict[str, Any]
@@ -35,6 +36,7 @@ class Cluster:
     name: str
     namespace: str
     workers: int
+    controller: str = DEFAULT_CONTROLLER
 
     @property
     def group(self) -> str:
@@ -58,6 +60,7 @@ def cluster_objects(cluster: Cluster, *, policy: Json) -> list[tuple[Resource, J
         labels={"dask.org/cluster-name": cluster.name}, annotations=handled(cluster.workers),
     )  # fmt: skip
     spec = {"worker": worker, "scheduler": scheduler}
+    policy = {**policy, "controllerName": cluster.controller}
     return [
         (CLUSTERS, kube_bodies.body(CLUSTERS, cluster.name, spec)),
         (GROUPS, group),

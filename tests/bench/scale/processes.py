@@ -107,10 +107,9 @@ class MeasuredOperator:
 
     @classmethod
     async def start(
-        cls, stand_ins: Mapping[str, str], *, http_port: int, log: Path
+        cls, first: Mapping[str, Any], *, http_port: int, log: Path
     ) -> MeasuredOperator:
-        process = await start("bench.scale.runner", str(http_port), log=log, first=stand_ins)
-        return cls(process)
+        return cls(await start("bench.scale.runner", str(http_port), log=log, first=first))
 
     @property
     def pid(self) -> int:
@@ -152,6 +151,14 @@ class MeasuredOperator:
     async def close(self) -> None:
         await end(self._process)
         await self._reading
+
+
+def together(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What several operators have used: in all, and the latest of their loops."""
+    sums = {key: sum(one[key] for one in found) for key in ("cpu", "rss", "peak")}
+    late_s = max(one["late_p99_s"] for one in found)
+    calls = sum((Counter(one["calls"]) for one in found), Counter[str]())
+    return {**found[0], **sums, "late_p99_s": late_s, "calls": calls}
 
 
 def writes(calls: Mapping[str, int]) -> dict[str, int]:

@@ -32,14 +32,15 @@ def main() -> None:
         (FOLDER / "scale.md").write_text(page(read(LINES)))
 
 
-def size(row: Row) -> tuple[int, int]:
-    return row["clusters"], row["workers"]
+def size(row: Row) -> tuple[int, int, int]:
+    return row["clusters"], row["workers"], row.get("operators", 1)
 
 
 def page(rows: Sequence[Row]) -> str:
     parts: list[str] = []
     for one in sorted(set(map(size, rows)), reverse=True):
         clusters = f"{one[0]:,} cluster{'s' if one[0] > 1 else ''} of {one[1]:,} workers"
+        clusters += f", {one[2]} operators together" if one[2] > 1 else ""
         mine = [row for row in rows if size(row) == one]
         parts.append(f"## {clusters}{mark(mine, 'scale')}\n\n{usage(mine)}\n")
         parts += [f"{reactions(mine)}\n"] if any(map(has_reactions, mine)) else []

@@ -19,12 +19,12 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from bench.scale.bodies import Cluster
-from bench.scale.processes import Farms, MeasuredOperator, writes
+from bench.scale.processes import Farms, MeasuredOperator, together, writes
 from bench.scale.seed import seed_clusters, seed_workers
 from bench.scale.upstream import Upstream
 from dask_adaptive.kube.api import BUDGETS, CONFIG_MAPS, POLICIES, KubeApi
@@ -62,6 +62,7 @@ class Bench:
         self.logs = Path(tempfile.mkdtemp(prefix="bench-scale-"))
         self.dice = random.Random(7)
         self.retires: list[tuple[str, str, float]] = []
+        self.operators: list[MeasuredOperator] = []
         self._turns = itertools.cycle(self.dice.sample(self.clusters, len(self.clusters)))
 
     async def set_up(self, stack: contextlib.AsyncExitStack) -> None:
@@ -83,53 +84,67 @@ class Bench:
         say(f"seeded in {time.monotonic() - began:.0f} s")
         stack.push_async_callback(_end, asyncio.create_task(self.upstream.run()))
 
-    async def start_operator(self, stack: contextlib.AsyncExitStack) -> float:
+    async def start_operators(self, stack: contextlib.AsyncExitStack) -> float:
         """Returns how long it takes until every cluster has been visited and nothing is new."""
-        stand_ins = {c.address: self.farms.addresses[c.name] for c in self.clusters}
         began = time.monotonic()
-        self.operator = await MeasuredOperator.start(
-            stand_ins, http_port=free_port(), log=self.logs / "operator.log"
-        )
-        stack.push_async_callback(self.operator.close)
-        say(f"operator: pid {self.operator.pid}")
+        for name in sorted({c.controller for c in self.clusters}):
+            mine = [c for c in self.clusters if c.controller == name]
+            first = {
+                "stand_ins": {c.address: self.farms.addresses[c.name] for c in mine},
+                "controller": name,
+                "namespaces": sorted({c.namespace for c in mine if self.options.operators > 1}),
+            }
+            log = self.logs / f"{name}.log"
+            operator = await MeasuredOperator.start(first, http_port=free_port(), log=log)
+            stack.push_async_callback(operator.close)
+            self.operators.append(operator)
+            say(f"operator {name}: pid {operator.pid}")
         while min((await self.farms.observed()).values()) == 0:
             await asyncio.sleep(0.5)
         visited_s = time.monotonic() - began
         say(f"every cluster was visited after {visited_s:.0f} s")
-        await self.operator.settled(quiet_s=15.0, timeout_s=300.0)
+        for each in self.operators:
+            await each.settled(quiet_s=15.0, timeout_s=300.0)
         return visited_s
+
+    def within(self, began: float) -> dict[str, Any]:
+        now = time.monotonic()
+        return together([each.within(began, now) for each in self.operators])
 
     async def rest(self) -> dict[str, Any]:
         began, before = time.monotonic(), await self.farms.observed()
         await asyncio.sleep(self.options.rest)
-        found = self.operator.within(began, time.monotonic())
-        after = await self.farms.observed()
-        passes = sum(after.values()) - sum(before.values())
+        found = self.within(began)
+        passes = sum((await self.farms.observed()).values()) - sum(before.values())
         return {**found, "passes": passes, "writes": writes(found["calls"])}
 
     async def churn(self, but: Sequence[Cluster] = ()) -> dict[str, Any]:
         """A share of the clusters changes each minute, half up and half down."""
         began, began_at = time.monotonic(), time.time()
         every_s = min(MOST_APART_S, 60.0 / (self.options.churn * len(self.clusters)))
+        # A fall that is over before the idle timeout has no consequence.
+        least_s = IDLE_S + 5.0 if len(self.clusters) == 1 else 0.0
         changed: list[tuple[Cluster, int, float]] = []
         while time.monotonic() - began < self.options.churn_for:
             cluster = next(c for c in self._turns if c not in but)
             by = self.options.by if len(changed) % 2 == 0 else -self.options.by
             at = await self.farms.load(cluster.name, self.upstream.replicas[cluster.name] + by)
             changed.append((cluster, by, at))
-            await asyncio.sleep(self.dice.uniform(0.5, 1.5) * every_s)
+            await asyncio.sleep(max(self.dice.uniform(0.5, 1.5) * every_s, least_s))
             self.retires += await self.farms.retires()
         await asyncio.sleep(IDLE_S + CONSEQUENCES_S)
         self.retires += await self.farms.retires()
-        found = self.operator.within(began, time.monotonic())
+        found = self.within(began)
         await asyncio.sleep(HISTORY_EVERY_S + 5.0)
-        calls = self.operator.within(began, time.monotonic())["calls"]
+        calls = self.within(began)["calls"]
         made = await self._decisions(began_at)
+        raised = [(name, at) for name, was, now, at in self.upstream.changes if now > was]
+        retired = [(name, at - IDLE_S) for name, _, at in self.retires]
         return {
             **found,
             "changes": len(changed),
-            "rises_s": [self._risen(c, at) for c, by, at in changed if by > 0],
-            "falls_s": [self._fallen(c, at) for c, by, at in changed if by < 0],
+            "rises_s": [_until(raised, c, at) for c, by, at in changed if by > 0],
+            "falls_s": [_until(retired, c, at) for c, by, at in changed if by < 0],
             "decisions": made,
             "moved": sum(
                 abs(now - was) for _, was, now, at in self.upstream.changes if at >= began
@@ -137,28 +152,6 @@ class Bench:
             "writes": writes(calls),
             "problems": self.upstream.problems,
         }
-
-    def _risen(self, cluster: Cluster, since: float) -> float | None:
-        """How long until `replicas` was seen raised; None: it was not."""
-        return next(
-            (
-                at - since
-                for name, before, now, at in self.upstream.changes
-                if name == cluster.name and at >= since and now > before
-            ),
-            None,
-        )
-
-    def _fallen(self, cluster: Cluster, since: float) -> float | None:
-        """How long, after the idle timeout, until a worker was asked to leave; None: none was."""
-        return next(
-            (
-                at - since - IDLE_S
-                for name, _, at in self.retires
-                if name == cluster.name and at >= since
-            ),
-            None,
-        )
 
     async def _decisions(self, since: float) -> int:
         found = set[tuple[float, str]]()
@@ -191,11 +184,19 @@ class Bench:
         return spoilt
 
 
+def _until(found: Iterable[tuple[str, float]], cluster: Cluster, since: float) -> float | None:
+    """How long until something happened to a cluster; None: it did not."""
+    return next((at - since for name, at in found if name == cluster.name and at >= since), None)
+
+
 def clusters_of(options: argparse.Namespace) -> list[Cluster]:
-    return [
-        Cluster(f"c{i:04}", f"team-{i % options.namespaces:02}", options.workers)
-        for i in range(options.clusters)
-    ]
+    """Of several operators each serves the clusters of some namespaces."""
+    found = []
+    for i in range(options.clusters):
+        team = i % options.namespaces
+        several = (f"shard-{team % options.operators}",) if options.operators > 1 else ()
+        found.append(Cluster(f"c{i:04}", f"team-{team:02}", options.workers, *several))
+    return found
 
 
 async def bench(options: argparse.Namespace) -> None:
@@ -205,8 +206,9 @@ async def bench(options: argparse.Namespace) -> None:
         stack.push_async_callback(api.close)
         world = Bench(options, api)
         await world.set_up(stack)
-        started_s = await world.start_operator(stack)
-        tell(options, "start", {"visited_s": started_s, **world.operator.samples[-1]})
+        started_s = await world.start_operators(stack)
+        used = {k: sum(o.samples[-1][k] for o in world.operators) for k in ("cpu_s", "rss", "peak")}
+        tell(options, "start", {"visited_s": started_s, **used})
         if "rest" in options.phases:
             tell(options, "rest", await world.rest())
         if "churn" in options.phases:
@@ -224,6 +226,7 @@ def tell(options: argparse.Namespace, phase: str, found: dict[str, Any]) -> None
     row = {
         "clusters": options.clusters,
         "workers": options.workers,
+        "operators": options.operators,
         "phase": phase,
         "load": os.getloadavg()[0],
         **found,
@@ -246,6 +249,7 @@ def main() -> None:
     parser.add_argument("--clusters", type=int, default=1000)
     parser.add_argument("--workers", type=int, default=50)
     parser.add_argument("--namespaces", type=int, default=50)
+    parser.add_argument("--operators", type=int, default=1, help="each with some namespaces")
     parser.add_argument("--processes", type=int, default=2, help="of simulated schedulers")
     parser.add_argument("--phases", nargs="*", choices=PHASES, default=PHASES)
     parser.add_argument("--rest", type=float, default=60.0, help="seconds of nothing new")

@@ -1,7 +1,8 @@
 """
 The operator as it is, in a process of its own, which says each second what it has used so far.
 
-    python runner.py        reads {"address of a cluster's scheduler": "address of its stand-in"}
+    python runner.py PORT   reads {"stand_ins": {"address of a scheduler": "of its stand-in"},
+                            "controller": its name, "namespaces": those it watches; none: all}
 """
 
 from __future__ import annotations
@@ -74,13 +75,16 @@ async def tell(api: CountingApi) -> None:
 
 async def main() -> None:
     set_up_logging("text", verbose=False)
-    stand_ins = json.loads(sys.stdin.readline())
+    first = json.loads(sys.stdin.readline())
 
     def to_stand_in(address: str, **how: Any) -> Any:
-        return connect(stand_ins[address], **how)
+        return connect(first["stand_ins"][address], **how)
 
     api = await CountingApi.connect()
-    settings = Settings(identity="bench", address="127.0.0.1", http_port=int(sys.argv[1]))
+    settings = Settings(
+        identity="bench", address="127.0.0.1", http_port=int(sys.argv[1]),
+        controller_name=first["controller"], namespaces=tuple(first["namespaces"]),
+    )  # fmt: skip
     telling = asyncio.create_task(tell(api))
     try:
         await serve(settings, api=api, connect=to_stand_in)

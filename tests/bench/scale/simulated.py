@@ -323,6 +323,7 @@ def _outcome(name: str, state: str, veto: str = "", message: str = "") -> wire.R
 
 async def serve(scheduler: SimulatedScheduler) -> tuple[Server, str]:
     """Listen on a port of this machine; returns the server and its address."""
-    server = Server(scheduler.handlers())
+    # Each directory that a server makes looks at those of all others.
+    server = Server(scheduler.handlers(), needs_workdir=False)
     await server.listen("tcp://127.0.0.1:0")
     return server, server.address

@@ -76,12 +76,9 @@ def test_work_conserving(claims: list[Contender], limits: tuple[int, ...]) -> No
 
 @given(many, limited, st.data(), st.integers(1, 9), st.booleans())
 def test_monotone_in_ones_own_want(
-    claims: list[Contender],
-    limits: tuple[int, ...],
-    data: st.DataObject,
-    more: int,
+    claims: list[Contender], limits: tuple[int, ...], data: st.DataObject, more: int,
     borrowing: bool,
-) -> None:
+) -> None:  # fmt: skip
     if claims:
         i = data.draw(st.integers(0, len(claims) - 1))
         greedy = [c._replace(want=c.want + more) if i == j else c for j, c in enumerate(claims)]

@@ -84,12 +84,9 @@ def by_hand(name: str = "by-hand", **spec: Any) -> PolicyObject:
 
 
 def todo(
-    seen: ClusterObject,
-    policies: list[PolicyObject],
-    *autoscalers: AutoscalerObject,
-    adopt: Adopt = Adopt.ANNOTATED,
-    controller: str = DEFAULT_CONTROLLER,
-) -> list[Step]:
+    seen: ClusterObject, policies: list[PolicyObject], *autoscalers: AutoscalerObject,
+    adopt: Adopt = Adopt.ANNOTATED, controller: str = DEFAULT_CONTROLLER,
+) -> list[Step]:  # fmt: skip
     return steps(seen, policies, autoscalers, adopt=adopt, controller=controller, now=NOW)
 
 
@@ -191,11 +188,9 @@ BOTH_WAYS = cluster(adopt="true", max_replicas="3")
     nobody_would_scale=(cluster(adopt="true", max_replicas="x"), [], [RESTING], [Complain, Wake]),
 )
 def test_what_is_to_be_done(
-    seen: ClusterObject,
-    policies: list[PolicyObject],
-    autoscalers: list[AutoscalerObject],
+    seen: ClusterObject, policies: list[PolicyObject], autoscalers: list[AutoscalerObject],
     expected: list[type],
-) -> None:
+) -> None:  # fmt: skip
     assert expected == [type(step) for step in todo(seen, policies, *autoscalers)]
 
 

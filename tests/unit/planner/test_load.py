@@ -56,15 +56,9 @@ def grouped(most: int = 10, gpu: int = 10, **bounds: Any) -> Policy:
 
 
 def scene(
-    rows: Sequence[Row] = (),
-    workers: Sequence[ObservedWorker] = (),
-    *,
-    threads: int = 1,
-    others: Sequence[ObservedGroup] = (),
-    processes: Any = (),
-    known: Any = (),
-    **demand: Any,
-) -> ObservedCluster:
+    rows: Sequence[Row] = (), workers: Sequence[ObservedWorker] = (), *, threads: int = 1,
+    others: Sequence[ObservedGroup] = (), processes: Any = (), known: Any = (), **demand: Any,
+) -> ObservedCluster:  # fmt: skip
     """Connected workers of so many threads, and this work."""
     there = [changed(w, nthreads=threads if w.is_connected else 0) for w in workers]
     seen = cluster(there, demand=Demand(tuple(rows), **demand), others=others, **dict(known))

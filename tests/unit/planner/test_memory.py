@@ -52,13 +52,9 @@ def done(action: Action, is_done: bool = True) -> Outcome:
 
 
 def after(
-    outcomes: Sequence[Outcome] = (),
-    *,
-    mine: GroupPast = KNOWN,
-    workers: Sequence[ObservedWorker] = TWO,
-    replicas: int | None = None,
-    **changes: Any,
-) -> GroupPast:
+    outcomes: Sequence[Outcome] = (), *, mine: GroupPast = KNOWN,
+    workers: Sequence[ObservedWorker] = TWO, replicas: int | None = None, **changes: Any,
+) -> GroupPast:  # fmt: skip
     # Another group has been watched, so that the cluster has been.
     past = Past(
         session="s", since=0.0, groups={GROUP: mine, "etl-gpu": KNOWN}, seen=SEEN,
