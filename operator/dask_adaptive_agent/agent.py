@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import logging
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from distributed.scheduler import Scheduler, WorkerState
 from dask_adaptive_agent import __version__, wire
 from dask_adaptive_agent.answers import Answers
 from dask_adaptive_agent.drain.drain import Drain, Terms
-from dask_adaptive_agent.drain.drains import combined
+from dask_adaptive_agent.drain.drains import combined, outcome
 from dask_adaptive_agent.guard import guarded, logged
 from dask_adaptive_agent.page.dashboard import DashboardPage
 from dask_adaptive_agent.page.looks import Looks
@@ -30,6 +31,9 @@ logger = logging.getLogger(__name__)
 
 #: What Kubernetes gives a pod that says nothing, less what its end itself takes.
 LEAVE_MS = 25_000
+
+#: Seconds for which a message to many workers is acted on in one go.
+SLICE_S = 0.005
 
 
 def install(scheduler: Scheduler, clock: Callable[[], float] = monotonic) -> Agent:
@@ -139,7 +143,7 @@ class Agent(Parts, SchedulerPlugin):
 
         @functools.wraps(handler)
         def answer(**request: Any) -> Any:
-            if self.scheduler.plugins.get(self.name) is self:
+            if self._is_in_place:
                 return handler(**request)
             logger.warning("The plugin %s was unregistered: the agent goes, too", self.name)
             self.uninstall()
@@ -147,6 +151,10 @@ class Agent(Parts, SchedulerPlugin):
 
         answer.plugin = self  # type: ignore[attr-defined]
         return answer
+
+    @property
+    def _is_in_place(self) -> bool:
+        return self.scheduler.plugins.get(self.name) is self
 
     # Messages.
 
@@ -230,7 +238,7 @@ class Agent(Parts, SchedulerPlugin):
         self.expect("workers_to_close")
         return self.pins.pin(request)
 
-    def retire(self, request: Request) -> Any:
+    async def retire(self, request: Request) -> wire.RetireAnswer:
         names = request.names()
         busy_ok = request.flag("busy_ok", False)
         over_pins = frozenset(request.optional_names("over_pins") or ())
@@ -245,19 +253,20 @@ class Agent(Parts, SchedulerPlugin):
             over_pins=over_pins,
         )
         ends = request.one_of("ends", ("", wire.PROCESSES, wire.NAMES), "")
-        answer = self._each(names, lambda ws: self.drains.retire(ws, terms, busy_ok=busy_ok))
+        answer = await self._each(names, lambda ws: self.drains.retire(ws, terms, busy_ok=busy_ok))
         states = {one["state"] for one in answer["outcomes"]}
         if not ends or states & {wire.ACTIVE, wire.DRAINING}:
             return answer  # processes that share a pod end together
         if ends == wire.NAMES:
             self.drains.call_off(names, terms)
-        drained = [[self.drains.ongoing[w.address] for w in ws] for ws in self.roster.named(names)]
-        return self._removed(dict(zip(names, drained)))
+        ongoing = self.drains.ongoing
+        drained = [[ongoing.get(w.address) for w in ws] for ws in self.roster.named(names)]
+        return await self._removed(dict(zip(names, drained)))
 
-    def cancel(self, request: Request) -> wire.RetireAnswer:
+    async def cancel(self, request: Request) -> wire.RetireAnswer:
         names = request.names()
         self.drains.welcome(names)
-        return self._each(names, self.drains.cancel)
+        return await self._each(names, self.drains.cancel)
 
     def leave(self, request: Request) -> wire.RetireAnswer:
         self.expect("names")
@@ -360,16 +369,32 @@ class Agent(Parts, SchedulerPlugin):
         self.reliefs.configure(self.settings.relief)
         self.shuffles.look()
 
-    def _each(
+    async def _each(
         self, names: list[str], act: Callable[[WorkerState], wire.RetireOutcome]
     ) -> wire.RetireAnswer:
-        named = zip(names, self.roster.named(names))
-        outcomes = [combined(name, [act(ws) for ws in workers]) for name, workers in named]
+        """Act on many workers in slices, with as much time for the scheduler between them."""
+        outcomes: list[wire.RetireOutcome] = []
+        workers, until = self.scheduler.workers, monotonic() + SLICE_S
+        for name, named in zip(names, self.roster.named(names)):
+            if outcomes and monotonic() > until:
+                await asyncio.sleep(SLICE_S)
+                if not self._is_in_place:
+                    break
+                until = monotonic() + SLICE_S
+            there = [ws for ws in named if workers.get(ws.address) is ws]
+            outcomes.append(combined(name, [act(ws) for ws in there]))
         return {"protocol": wire.PROTOCOL, "outcomes": outcomes}
 
-    async def _removed(self, drained: dict[str, list[Drain]]) -> wire.RetireAnswer:
+    async def _removed(self, drained: dict[str, list[Drain | None]]) -> wire.RetireAnswer:
+        remove = self.drains.remove
         outcomes = [
-            combined(name, [await self.drains.remove(drain) for drain in drains])
+            combined(
+                name,
+                [
+                    await remove(drain) if drain else outcome(name, wire.ACTIVE, "serves again")
+                    for drain in drains
+                ],
+            )
             for name, drains in drained.items()
         ]
         return {"protocol": wire.PROTOCOL, "outcomes": outcomes}

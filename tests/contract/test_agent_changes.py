@@ -359,10 +359,15 @@ class Books:
         self.agent.pins.leases.unpin(source=wire.MANUAL, owner=f"o{much % 2}")
 
     def drain(self, ws: Any, much: int) -> None:
-        self.s.handlers[wire.RETIRE](names=[str(ws.name)], reason="Underutilized", busy_ok=True)
+        self._tell(wire.RETIRE, ws, reason="Underutilized", busy_ok=True)
 
     def cancel(self, ws: Any, much: int) -> None:
-        self.s.handlers[wire.CANCEL](names=[str(ws.name)])
+        self._tell(wire.CANCEL, ws)
+
+    def _tell(self, message: str, ws: Any, **request: Any) -> None:
+        """Of one worker: it is done in one go."""
+        with pytest.raises(StopIteration):
+            self.s.handlers[message](names=[str(ws.name)], **request).send(None)
 
     def meter(self, ws: Any, much: int) -> None:
         ws.metrics = {**ws.metrics, "memory": 10_000_000 * much}

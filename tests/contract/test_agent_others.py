@@ -255,7 +255,7 @@ async def test_a_worker_that_is_back_and_at_its_quota_at_once_gets_no_task(c, s,
     session = (await ask(s, wire.HELLO))["session"]
     one = {"names": [str(a.name)], "runs": [1], "left_ms": [-1], "profile": [0]}
 
-    s.handlers[wire.CANCEL](names=[str(a.name)], protocol=wire.PROTOCOL)
+    await s.handlers[wire.CANCEL](names=[str(a.name)], protocol=wire.PROTOCOL)
     s.handlers[wire.LIMIT](**one, session=session, profiles=[{}], stops=1, protocol=wire.PROTOCOL)
     assert [a.address] == [*s.plugins["dask-adaptive"].cordons.ongoing]
     await until(lambda: a.status == Status.running)

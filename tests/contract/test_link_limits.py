@@ -211,7 +211,8 @@ async def test_a_cordoned_worker_and_why_one_leaves_are_read(s, client, workers,
 
 async def test_another_ones_words_are_no_reason(s, workers, link) -> None:
     await link.observe(POLICY)
-    answer = s.handlers[wire.RETIRE](protocol=wire.PROTOCOL, names=["a"], reason="somebody said so")
+    request = {"protocol": wire.PROTOCOL, "names": ["a"], "reason": "somebody said so"}
+    answer = await s.handlers[wire.RETIRE](**request)
 
     assert answer["outcomes"]
     assert None is (await seen(link, "a")).retiring.reason

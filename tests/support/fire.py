@@ -428,9 +428,9 @@ class Fire:
             state = answer["outcomes"][0]["state"]
             if state == wire.DRAINED and len(self.workers) > 1 and not self._is_out:
                 # The answer has taken its time, and a shuffle may have begun: what is so now?
-                now = self.s.handlers[wire.RETIRE](names=[worker.address], **request)["outcomes"][0]
+                now = await self.s.handlers[wire.RETIRE](names=[worker.address], **request)
                 is_pinned = worker.address in self.agent.shuffles.pinned()
-                assert not (is_pinned and now["state"] == wire.DRAINED)
+                assert not (is_pinned and now["outcomes"][0]["state"] == wire.DRAINED)
                 request["ends"] = self.dice.choice(["", wire.PROCESSES, wire.NAMES])
                 await ask(self.s, wire.RETIRE, names=[worker.address, name], **request)
                 while wire.DRAINING in await leave(self.s, worker.address):

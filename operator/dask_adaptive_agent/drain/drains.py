@@ -10,6 +10,7 @@ import logging
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from functools import wraps
+from itertools import islice
 from typing import Any
 
 from distributed.core import Status
@@ -27,6 +28,9 @@ from dask_adaptive_agent.text import common_name
 from dask_adaptive_agent.worker_side import lifetime
 
 logger = logging.getLogger(__name__)
+
+#: Drains at which one message of the operator looks.
+AT_ONCE = 100
 
 #: Seconds for which the veto that ended a drain is kept for the next request.
 VERDICT_S = 60.0
@@ -334,9 +338,11 @@ class Drains(Component):
             self._back(gate)
 
     def review(self) -> None:
-        """The operator still wants all of them: renew their leases, and be up to date."""
-        for drain in self.retirements().values():
+        """The operator still wants all of them: renew their leases. Of few, be up to date."""
+        drains = self.retirements().values()
+        for drain in drains:
             drain.renewed_at = self.clock()
+        for drain in list(islice(drains, AT_ONCE)):  # each looks by itself as well
             drain.look()
 
     def retirements(self) -> dict[str, Drain]:

@@ -108,9 +108,10 @@ class Roster:
         common: dict[str, list[WorkerState]] = defaultdict(list)
         for ws in () if workers.keys() >= set(requested) else workers.values():
             exact[terminating.get(ws.address, str(ws.name))].append(ws)
-        for own, found in exact.items():
+        for own, found in exact.items() if terminating else ():
             exact[own] = [ws for ws in found if ws.address in terminating] or found
-            common[common_name(own)] += exact[own]
+        for own, found in exact.items() if not exact.keys() >= {*requested} else ():
+            common[common_name(own)] += found
         return [[workers[n]] if n in workers else exact.get(n) or common[n] for n in requested]
 
     def add(self, ws: WorkerState) -> Entry:

@@ -18,7 +18,7 @@ from dask_adaptive_agent.guard import logged
 from dask_adaptive_agent.patching import Patches
 from dask_adaptive_agent.service.service import Service
 from dask_adaptive_agent.service.task_mover import considered
-from dask_adaptive_agent.text import group_of
+from dask_adaptive_agent.text import Group, group_of
 
 if TYPE_CHECKING:
     from distributed.scheduler import TaskState, WorkerState
@@ -118,6 +118,7 @@ class RequestedCopies(Component):
         self.requested: dict[Any, dict[str, int]] = {}
         self.most: dict[Any, int] = {}  # that may be asked for together with it
         self.failures: dict[Any, dict[str, str]] = {}  # why, asked for it alone
+        self.recipients: dict[Group, _Recipients] = {}  # as of this turn of the loop
         self._homes: dict[Any, _Home] = {}
 
     def install(self, patches: Patches) -> None:
@@ -285,7 +286,7 @@ class Copier(Component):
         # Those that have failed together wait until nothing else is under way: each may be to blame
         # for others.
         most = max([every.most.get(ts.key, WINDOW) for ts in missing], default=0)
-        if under_way < (WINDOW if most == WINDOW else 1):
+        if missing and under_way < (WINDOW if most == WINDOW else 1):
             together = [ts for ts in missing if every.most.get(ts.key, WINDOW) == most]
             self._ask(together[: most - under_way], under_way)
         return copies
@@ -351,6 +352,15 @@ class Copier(Component):
             self._send(self.scheduler.request_acquire_replicas, address, keys, "copy")
 
     def _recipients(self) -> _Recipients:
+        """Those that all drains of a group share until the scheduler's loop goes on."""
+        own, shared = group_of(self.ws), self.every.recipients
+        if not shared:
+            self.scheduler.loop.asyncio_loop.call_soon(shared.clear)
+        if own not in shared:
+            shared[own] = self._recipients_of(own)
+        return shared[own]
+
+    def _recipients_of(self, own: Group) -> _Recipients:
         promised: dict[str, int] = {}
         for request in self._requests.values():
             address = request.recipient.address
@@ -358,7 +368,6 @@ class Copier(Component):
         others = considered(self.scheduler.running, self.ws)
         if not others:
             others = considered(self.service.recipients(), self.ws)
-        own = group_of(self.ws)
         rows = [
             _Recipient(group_of(ws) != own, ws.nbytes + promised.get(ws.address, 0), ws.address, ws)
             for ws in others
@@ -366,8 +375,11 @@ class Copier(Component):
         if len(rows) > RECIPIENTS:
             rows = heapq.nsmallest(RECIPIENTS, rows)
         return _Recipients(
-            row._replace(load=row.ws.memory.optimistic + promised.get(row.address, 0))
-            for row in rows
+            self.service,
+            (
+                row._replace(load=row.ws.memory.optimistic + promised.get(row.address, 0))
+                for row in rows
+            ),
         )
 
 
@@ -383,14 +395,15 @@ class _Recipient(NamedTuple):
 class _Recipients:
     """Workers that may be asked, the one with the least in memory first (`_find_recipient`)."""
 
-    def __init__(self, rows: Iterable[_Recipient]) -> None:
+    def __init__(self, service: Service, rows: Iterable[_Recipient]) -> None:
+        self._service = service
         self._heap = [(_is_full(row), row) for row in rows]
         heapq.heapify(self._heap)
 
     def take(self, nbytes: int, *, but: Collection[str]) -> WorkerState | None:
         """The next recipient that is not of `but`, to whom `nbytes` are promised."""
         passed = []
-        while self._heap and self._heap[0][1].address in but:
+        while self._heap and not self._may_take(self._heap[0][1], but):
             passed.append(heapq.heappop(self._heap))
         chosen = None
         if self._heap:
@@ -400,6 +413,11 @@ class _Recipients:
         for one in passed:
             heapq.heappush(self._heap, one)
         return chosen
+
+    def _may_take(self, row: _Recipient, but: Collection[str]) -> bool:
+        """Another drain that shares them may have begun since."""
+        serves = row.ws in self._service.scheduler.running or self._service.is_cordoned(row.ws)
+        return serves and row.address not in but
 
 
 def _is_full(row: _Recipient) -> bool:
