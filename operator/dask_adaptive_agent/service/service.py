@@ -330,8 +330,12 @@ class Service(Component):
     def in_service(self, workers: Collection[WorkerState] | None = None) -> list[WorkerState]:
         """The `workers` (None: all, in the scheduler's order) that do not leave."""
         scheduler, leaving = self.scheduler, self.out_of_service()
-        among = scheduler.workers.values() if workers is None else workers
-        staying = [ws for ws in among if ws.address not in leaving]
+        if workers is None:
+            # A sorted dict is quicker by its keys than by its values.
+            every = scheduler.workers
+            staying = [every[address] for address in every if address not in leaving]
+        else:
+            staying = [ws for ws in workers if ws.address not in leaving]
         # Scheduler.running is kept in step with statuses, and enums hash in Python code.
         if len(scheduler.running) < len(staying):
             staying = [ws for ws in staying if ws in scheduler.running or ws.status not in LEAVING]
