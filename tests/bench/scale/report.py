@@ -44,7 +44,7 @@ def page(rows: Sequence[Row]) -> str:
         mine = [row for row in rows if size(row) == one]
         parts.append(f"## {clusters}{mark(mine, 'scale')}\n\n{usage(mine)}\n")
         parts += [f"{reactions(mine)}\n"] if any(map(has_reactions, mine)) else []
-        parts += [f"{writes(row)}\n" for row in mine if row.get("decisions")]
+        parts += [f"{writes(row)}\n" for row in mine if row["phase"] == "churn"]
     return filled(__file__, old=OLD, sizes="\n".join(parts))
 
 

@@ -2,8 +2,8 @@
 # One operator under many clusters, and under a large one, on an API server of its own with simulated schedulers.
 # Writes docs/benchmarks/scale.jsonl, and scale.md from it.
 #
-#   make bench-scale                                    1,000 clusters of 50 workers and one of 10,000: 15 minutes on 2 cores
-#   make bench-scale SIZES="100x10 1x1000"              others: CLUSTERSxWORKERS
+#   make bench-scale                                    1,000 clusters of 50 workers and one of 10,000: 25 minutes on 2 cores
+#   make bench-scale SIZES="100x10 1000x50x2"           others: CLUSTERSxWORKERS, and by how many operators
 #   BENCH_OPTIONS="--rest 20" tests/bench/scale/run.sh    more: tests/bench/scale/run.py --help
 #
 # What is measured replaces what the .jsonl has of that size.
@@ -20,11 +20,12 @@ lines=$(mktemp)
 wipe() { localnode/down.sh --api-only --wipe; }
 trap 'rm -f "$lines"; wipe' EXIT
 for size in ${SIZES:-1000x50 1x10000}; do
+  IFS=x read -r clusters workers operators <<<"$size"
   wipe
   unset KUBECONFIG
   eval "$(localnode/up.sh --api-only)"
   # shellcheck disable=SC2086 # options are words
-  .venv/bin/python -m bench.scale.run --clusters "${size%x*}" --workers "${size#*x}" ${BENCH_OPTIONS:-} >"$lines"
+  .venv/bin/python -m bench.scale.run --clusters "$clusters" --workers "$workers" --operators "${operators:-1}" ${BENCH_OPTIONS:-} >"$lines"
   .venv/bin/python -m bench.scale.report --add "$lines"
 done
 .venv/bin/python -m bench.scale.report
