@@ -241,12 +241,11 @@ async def _spare_the_collector(waits_for: Callable[[], str]) -> None:
     cycles, but a million of them (50,000 workers) stop the process for a third of a second on each
     full collection. So it scans objects of the last seconds only, and all of them once an hour.
     """
-    gc.disable()  # it would run with each page of a list
+    gc.set_threshold(20_000)  # a page of a list, and a pass over many workers, make no cycles
     while waits_for():
         gc.collect()
         gc.freeze()
         await asyncio.sleep(0.5)
-    gc.enable()
     for turn in itertools.count():
         if turn % 360 == 0:
             gc.unfreeze()

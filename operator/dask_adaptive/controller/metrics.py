@@ -150,6 +150,13 @@ class Metrics(Collector):
         """Count a failed pass: `error`, `timeout`, `invalid`, `unread` or `overdue`."""
         self._counters["passes"].labels(outcome).inc()
 
+    def forget_all(self) -> None:
+        """Drop all series of clusters; one by one, a thousand stop the loop for two seconds."""
+        for name in ("pin_expired", "recycles", "tasks_redone"):
+            self._counters[name].clear()
+        for kept in (self._expired.last, self._redone.last, self._last):
+            kept.clear()
+
     def forget(self, key: ClusterKey) -> None:
         """Drop all series of a cluster that is no longer scaled."""
         for name in ("pin_expired", "recycles", "tasks_redone"):

@@ -272,8 +272,7 @@ class Visits:
             self._of.clear()
             self._metrics.watched.set(0)
             await asyncio.gather(*(_ended(visitor, task) for _, visitor, task in ended))
-            for policy, _, _ in ended:  # the next leader reports them; a last pass may, too
-                self._metrics.forget(policy.key)
+            self._metrics.forget_all()  # the next leader reports them; a last pass may, too
 
     async def watch(self) -> None:
         """Report overdue policies until cancelled."""
