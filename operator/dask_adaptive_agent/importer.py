@@ -1,20 +1,23 @@
 """
 Sends this package as text, and runs it in a process that has no copy of it, or another version.
 
-The operator renders a text that attaches the package to a live scheduler. That text begins with
-this very module, which therefore imports the standard library and `distributed` only, and nothing
-of the package before its finder is in place.
+The operator sends it packed, in a text that attaches it to a live scheduler, or in a file that a
+scheduler preloads. This very module is executed first there: it imports the standard library and
+`distributed` only, and nothing of the package before its finder is in place.
 """
 
 from __future__ import annotations
 
+import base64
 import importlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import json
 import sys
-from collections.abc import Iterator
-from importlib import resources
+import zlib
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 PACKAGE = "dask_adaptive_agent"
@@ -26,21 +29,41 @@ FOR_PEOPLE = f"{PACKAGE}.client"
 
 def sources() -> dict[str, str]:
     """The text of each module of this package, by its full name."""
-    return dict(sorted(_texts(resources.files(PACKAGE), PACKAGE)))
+    top = Path(__file__).parent
+    texts = {}
+    for file in sorted(top.rglob("*.py")):
+        name = ".".join(file.relative_to(top.parent).with_suffix("").parts)
+        texts[name.removesuffix(".__init__")] = file.read_text(encoding="utf-8")
+    return texts
 
 
-def render(sources: dict[str, str], scheduler_id: str) -> str:
+@lru_cache(maxsize=1)
+def packed() -> bytes:
+    """`sources` as they are sent. Each Python that has tornado has zlib."""
+    return zlib.compress(json.dumps(sources()).encode())
+
+
+#: Brings this very module into a process that has `given`, which is `packed()`.
+UNPACK = f"""\
+import json, zlib
+sources = json.loads(zlib.decompress(given))
+importer = {{"__name__": "{PACKAGE}_bootstrap"}}
+exec(sources["{PACKAGE}.importer"], importer)
+"""
+
+
+def render(packed: bytes, scheduler_id: str) -> str:
     """
     A text to execute in the scheduler's process; it raises there when attaching fails.
 
     Send it through the stock RPC, which works across releases because only a builtin is pickled:
-    `run_function(function=pickle.dumps(exec), args=pickle.dumps((text, {})))`. The answer's status
-    is "error" when it failed; a scheduler with `distributed.scheduler.pickle` off answers so too.
+    `run_function(function=pickle.dumps(exec), args=pickle.dumps((text, {})))`; without the dict,
+    exec() would run in the globals of distributed.worker.run. The answer's status is "error" when
+    it failed; a scheduler with `distributed.scheduler.pickle` off answers so too.
     `scheduler_id`: as in the answer of the RPC `identity`, key "id".
     """
-    body = f"{sources[f'{PACKAGE}.importer']}\n\nattach({sources!r}, {scheduler_id!r})\n"
-    # exec() without globals would run in those of distributed.worker.run: bring our own.
-    return f"exec({body!r}, {{'__name__': '{PACKAGE}_bootstrap'}})\n"
+    given = f"import base64\ngiven = base64.b64decode({base64.b64encode(packed)!r})\n"
+    return f"{given}{UNPACK}importer['attach'](sources, {scheduler_id!r})\n"
 
 
 class SourcesFinder(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
@@ -112,17 +135,12 @@ def lend(sources: dict[str, str]) -> SourcesFinder:
 
     Workers that share a process share the finder. Each call is undone by one of `give_back`.
     """
-    for finder in sys.meta_path:
-        # By name: the class came with another message, and is not this one.
-        if type(finder).__name__ == SourcesFinder.__name__:
-            lent: Any = finder
-            if getattr(lent, "sources", None) == sources:
-                break
-    else:
+    lent = next((one for one in _finders() if one.sources == sources), None)
+    if lent is None:
         lent = SourcesFinder(sources)
         sys.meta_path.append(lent)
     lent.borrowers += 1
-    return lent  # type: ignore[no-any-return]
+    return lent
 
 
 def give_back(lent: SourcesFinder) -> None:
@@ -139,9 +157,8 @@ def _replace(sources: dict[str, str]) -> None:
     """Make this process find the package in `sources`, also where it has another copy."""
     before = {name: sys.modules.pop(name) for name in list(sys.modules) if _is_ours(name)}
     finders = list(sys.meta_path)
-    # By name: the class of an earlier attachment is not this one.
-    sys.meta_path[:] = [f for f in finders if type(f).__name__ != SourcesFinder.__name__]
-    sys.meta_path.insert(0, SourcesFinder(sources))
+    others = [one for one in finders if one not in _finders()]
+    sys.meta_path[:] = [SourcesFinder(sources), *others]
     kept = [name for name in before if name.startswith(f"{FOR_PEOPLE}.")]  # none of 0.1.0's
     sys.modules.update({name: before[name] for name in (kept and [FOR_PEOPLE, *kept])})
     try:
@@ -154,16 +171,10 @@ def _replace(sources: dict[str, str]) -> None:
         raise
 
 
+def _finders() -> list[Any]:
+    """Those of ours. By name: the class of an earlier message is not this one."""
+    return [one for one in sys.meta_path if type(one).__name__ == SourcesFinder.__name__]
+
+
 def _is_ours(name: str) -> bool:
     return name == PACKAGE or name.startswith(f"{PACKAGE}.")
-
-
-def _texts(folder: Any, name: str) -> Iterator[tuple[str, str]]:
-    for item in folder.iterdir():
-        if item.is_dir():
-            if item.joinpath("__init__.py").is_file():
-                yield from _texts(item, f"{name}.{item.name}")
-        elif item.name == "__init__.py":
-            yield name, item.read_text(encoding="utf-8")
-        elif item.name.endswith(".py"):
-            yield f"{name}.{item.name[:-3]}", item.read_text(encoding="utf-8")

@@ -11,7 +11,7 @@ import dask.config
 import pytest
 import yaml
 
-from dask_adaptive.kube.agent_config import BOOT_PATH, PRELOAD, bundle
+from dask_adaptive.kube.agent_config import BOOT_PATH, PRELOAD, SOURCES, bundle
 from dask_adaptive.kube.api import KubeApi
 from dask_adaptive.kube.inject import GRACE, HOOK
 from dask_adaptive.kube.objects import INJECTED
@@ -74,7 +74,7 @@ async def test_a_scheduler_gets_the_agent(injecting: Kubectl) -> None:
     assert {PRELOAD: BOOT_PATH} == {e["name"]: e["value"] for e in container["env"]}
     assert is_injected(made)
     config = injecting.json("get", "configmap", bundle().name)
-    assert bundle().zip == config["binaryData"]["agent.zip"]
+    assert bundle().sources == config["binaryData"][SOURCES]
     assert config["immutable"]
     assert ["demo"] == [o["name"] for o in config["metadata"]["ownerReferences"]]
 

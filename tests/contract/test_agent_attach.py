@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import json
 import os
 import pickle
 import pickletools
 import signal
 import subprocess
 import sys
+import zlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ from distributed.utils_test import gen_cluster
 
 from dask_adaptive_agent import __version__, importer, preload, wire
 from dask_adaptive_agent.agent import install, uninstall
-from dask_adaptive_agent.importer import render, sources
+from dask_adaptive_agent.importer import UNPACK, render, sources
 from dask_adaptive_agent.worker_side.worker_plugin import (
     IN_WORKERS,
     LENT,
@@ -35,7 +37,7 @@ from dask_adaptive_agent.worker_side.worker_plugin import (
 from support import pin_tasks
 from support.agent_cluster import in_force, with_agent
 from support.agent_pins import bare_worker, pins, until_pins
-from support.agent_work import OPERATOR, ask, ran, retire, until
+from support.agent_work import ask, ran, retire, until
 
 SCHEDULER = """
 import asyncio, sys
@@ -80,11 +82,15 @@ async def attach(address: str, texts: dict[str, str], id: str | None = None) -> 
     """As the operator does; the raw answer of the stock RPC."""
     async with rpc(address) as link:
         id = id or (await link.identity())["id"]
-        text = render(texts, id)
+        text = render(compressed(texts), id)
         answer: dict[str, Any] = await link.run_function(
             function=pickle.dumps(exec), args=pickle.dumps((text, {}))
         )
         return answer
+
+
+def compressed(texts: dict[str, str]) -> bytes:
+    return zlib.compress(json.dumps(texts).encode())
 
 
 def of_version(version: str) -> dict[str, str]:
@@ -146,7 +152,7 @@ asyncio.run(main())
 async def test_what_a_notebook_has_imported_stays_when_its_scheduler_is_attached(
     tmp_path: Path,
 ) -> None:
-    (tmp_path / "text").write_text(render(of_version("0.0.1"), "SCHEDULER-ID"))
+    (tmp_path / "text").write_text(render(compressed(of_version("0.0.1")), "SCHEDULER-ID"))
     done = await asyncio.to_thread(ran, NOTEBOOK, str(tmp_path / "text"))
 
     assert 3 * ["caught"] == done.stdout.split(), done.stderr
@@ -182,16 +188,19 @@ async def test_a_scheduler_that_forbids_pickle_is_not_attached(tmp_path: Path) -
             assert (await link.identity())["id"]
 
 
-async def test_preload_out_of_a_zip(tmp_path: Path) -> None:
-    import zipfile
+PRELOADED = f"""given = open("sources", "rb").read()
+{UNPACK}importer["lend"](sources)
+from dask_adaptive_agent.preload import dask_setup
+"""
 
-    with zipfile.ZipFile(tmp_path / "agent.zip", "w") as archive:
-        for file in (OPERATOR / "dask_adaptive_agent").rglob("*.py"):
-            archive.write(file, file.relative_to(OPERATOR))
+
+async def test_preload_out_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "sources").write_bytes(importer.packed())
+    (tmp_path / "preloaded.py").write_text(PRELOADED)
     async with scheduler(
         cwd=tmp_path,
-        PYTHONPATH=str(tmp_path / "agent.zip"),
-        DASK_DISTRIBUTED__SCHEDULER__PRELOAD="dask_adaptive_agent.preload",
+        DASK_DISTRIBUTED__SCHEDULER__PRELOAD="preloaded",
+        PYTHONPATH=str(tmp_path),
     ) as address:
         first = await ask(address, wire.HELLO)
         await attach(address, sources())

@@ -11,12 +11,8 @@ import asyncio
 import base64
 import functools
 import hashlib
-import io
-import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib import resources
-from typing import Any
 from weakref import WeakValueDictionary
 
 from dask_adaptive.kube.api import (
@@ -31,10 +27,10 @@ from dask_adaptive.kube.api import (
     NotFound,
 )
 from dask_adaptive.kube.objects import INJECT, MANAGED_LABELS, ClusterObject
+from dask_adaptive_agent import importer
 
-PACKAGE = "dask_adaptive_agent"
 MOUNT = "/opt/dask-adaptive"
-ZIP = "agent.zip"
+SOURCES = "agent.json.zlib"
 BOOT = "dask_adaptive_boot.py"
 
 BOOT_PATH = f"{MOUNT}/{BOOT}"
@@ -47,11 +43,8 @@ BOOT_SOURCE = f'''\
 """Bring the dask-adaptive agent into this scheduler. Must never raise."""
 import logging
 import os
-import sys
 
 _log = logging.getLogger("distributed.dask_adaptive")
-if "{MOUNT}/{ZIP}" not in sys.path:
-    sys.path.append("{MOUNT}/{ZIP}")  # last: it must not shadow anything
 
 
 def _preloads_of_image():
@@ -73,6 +66,10 @@ if "_others" not in globals():
     except Exception:
         _log.exception("Preloads of the image's own configuration can't be loaded")
     try:
+        with open("{MOUNT}/{SOURCES}", "rb") as _file:
+            _space = {{"given": _file.read()}}
+        exec({importer.UNPACK!r}, _space)
+        _space["importer"]["lend"](_space["sources"])  # a copy in the image comes first
         from dask_adaptive_agent import preload as _agent
     except Exception:
         _log.exception("The dask-adaptive agent can't be loaded; this scheduler runs without it")
@@ -103,35 +100,17 @@ class Bundle:
     """The files that are mounted into a scheduler."""
 
     name: str  # of the ConfigMap; it depends on the content
-    zip: str  # base64
+    sources: str  # the agent's, compressed, base64
     texts: tuple[tuple[str, str], ...]  # other files: name, content
 
 
 @functools.lru_cache(maxsize=1)
 def bundle() -> Bundle:
     """Return the agent that this operator brings."""
-    content = agent_zip()
+    content = importer.packed()
     texts = ((BOOT, BOOT_SOURCE),)
     digest = hashlib.sha256(content + str(texts).encode()).hexdigest()[:8]
     return Bundle(f"dask-adaptive-agent-{digest}", base64.b64encode(content).decode(), texts)
-
-
-def agent_zip() -> bytes:
-    """Zip the agent's sources, uncompressed, for images whose Python has no zlib."""
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_STORED) as archive:
-        for name, content in sorted(_sources(resources.files(PACKAGE), PACKAGE)):
-            archive.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), content)
-    return packed.getvalue()
-
-
-def _sources(folder: Any, prefix: str) -> Iterator[tuple[str, bytes]]:
-    for entry in folder.iterdir():
-        name = f"{prefix}/{entry.name}"
-        if entry.is_dir() and entry.name != "__pycache__":
-            yield from _sources(entry, name)
-        elif entry.name.endswith(".py"):
-            yield name, entry.read_bytes()
 
 
 class AgentConfig:
@@ -170,7 +149,7 @@ class AgentConfig:
             },
             "immutable": True,
             "data": dict(self.bundle.texts),
-            "binaryData": {ZIP: self.bundle.zip},
+            "binaryData": {SOURCES: self.bundle.sources},
         }
 
 

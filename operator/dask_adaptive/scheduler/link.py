@@ -344,7 +344,7 @@ def connect(
 async def attach(calls: SchedulerCalls) -> None:
     """Install the agent's source. On `LinkError` the scheduler is unchanged."""
     identity = await calls.call("identity", _Identity)
-    text = importer.render(importer.sources(), identity["id"] if identity else "")
+    text = importer.render(importer.packed(), identity["id"] if identity else "")
     await run_source(calls, text, "the agent could not be attached")
 
 

@@ -18,7 +18,7 @@ from copy import copy
 from functools import lru_cache, partial
 from time import perf_counter
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakSet
 
 from distributed import scheduler as upstream
@@ -33,13 +33,9 @@ MANY_GROUPS = 1_000
 SHARE = 1 / 20
 
 
-class _Answer(NamedTuple):
-    value: Any
-    until: float
-
-
-#: By read, and the prefix's id and name. The prefixes themselves are not kept alive.
-_answers: dict[tuple[str, int, str], _Answer] = {}
+#: Answers, and until when they hold, by read, and the prefix's id and name. The prefixes
+#: themselves are not kept alive.
+_answers: dict[tuple[str, int, str], tuple[Any, float]] = {}
 
 #: Prefixes of other schedulers in the process are read as upstream does.
 _schedulers: WeakSet[Any] = WeakSet()
@@ -54,15 +50,14 @@ def _keeping(name: str, stock: Any) -> Any:
             return work_out(prefix)
         key = name, id(prefix), prefix.name
         now = perf_counter()
-        answer = _answers.get(key)
-        if answer is None or now >= answer.until:
-            for other in [other for other, (_, until) in _answers.items() if until <= now]:
+        value, until = _answers.get(key, (None, 0.0))
+        if now >= until:
+            for other in [other for other, (_, end) in _answers.items() if end <= now]:
                 del _answers[other]
             value = work_out(prefix)
             took = perf_counter() - now
-            answer = _Answer(value, now + took * (len(_answers) + 1) / SHARE)
-            _answers[key] = answer
-        return copy(answer.value)  # as upstream's reads do, it gives a fresh object
+            _answers[key] = value, now + took * (len(_answers) + 1) / SHARE
+        return copy(value)  # as upstream's reads do, it gives a fresh object
 
     return property(read, doc=stock.__doc__) if isinstance(stock, property) else read
 
@@ -103,9 +98,6 @@ class HostRelief(Relief):
 
     def install(self) -> None:
         self.patches.put(patching.HOST, _remembering)
-        for ws in self.scheduler.workers.values():
-            if ws.host != host_of.__wrapped__(ws.address):
-                raise Mismatch(f"the host of {ws.address} is not what upstream makes of it")
 
     def uninstall(self) -> None:
         super().uninstall()

@@ -197,7 +197,7 @@ class PluginFromText:
 
 
 def text_of(module: str) -> str:
-    """From disk, out of a zip, or from `importer.SourcesFinder`: each of them knows its texts."""
+    """From disk, or from `importer.SourcesFinder`: each of them knows its texts."""
     spec = importlib.util.find_spec(module)
     loader: Any = spec and spec.loader
     text = loader.get_source(module) if loader is not None else None

@@ -6,8 +6,7 @@ import ast
 import shutil
 import subprocess
 import sys
-import zipfile
-from io import BytesIO
+from base64 import b64decode
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from dask_adaptive.kube.agent_config import (
     BOOT_SOURCE,
     MOUNT,
     PRELOAD,
-    agent_zip,
+    SOURCES,
     bundle,
 )
 from dask_adaptive.kube.inject import GRACE, HOOK, Injection, inject, inject_worker, preloads
@@ -328,17 +327,11 @@ def test_the_hook_waits_for_workers_and_kills_what_hangs(tmp_path: Path, shell: 
             one.communicate()
 
 
-# --- the zip, and what loads it ---------------------------------------------------------------
+# --- the agent's sources, and what loads them -------------------------------------------------
 
 
-def test_the_zip_is_the_same_each_time_and_not_compressed() -> None:
-    content = agent_zip()
-
-    assert content == agent_zip()
-    with zipfile.ZipFile(BytesIO(content)) as archive:
-        assert "dask_adaptive_agent/preload.py" in archive.namelist()
-        assert {zipfile.ZIP_STORED} == {info.compress_type for info in archive.infolist()}
-    assert len(bundle().zip) < 900_000, "a ConfigMap holds 1 MiB"
+def test_the_bundle_is_small() -> None:
+    assert len(bundle().sources) < 300_000
 
 
 SCHEDULER = """
@@ -358,7 +351,7 @@ asyncio.run(main())
 
 def scheduler_says(folder: Path, *, content: bytes, **env: str) -> str:
     """What a scheduler prints whose ConfigMap's volume is a folder with this agent."""
-    (folder / "agent.zip").write_bytes(content)
+    (folder / SOURCES).write_bytes(content)
     (folder / BOOT).write_text(BOOT_SOURCE.replace(MOUNT, str(folder)))
     done = subprocess.run(
         [sys.executable, "-c", SCHEDULER],
@@ -372,7 +365,7 @@ def scheduler_says(folder: Path, *, content: bytes, **env: str) -> str:
 
 
 def test_a_broken_agent_does_not_end_the_scheduler(tmp_path: Path) -> None:
-    said = scheduler_says(tmp_path, content=b"not a zip")
+    said = scheduler_says(tmp_path, content=b"no agent")
 
     assert "no agent" in said
     assert "this scheduler runs without it" in said
@@ -381,8 +374,8 @@ def test_a_broken_agent_does_not_end_the_scheduler(tmp_path: Path) -> None:
 def test_a_scheduler_loads_the_agent_and_preloads_of_the_images_own(tmp_path: Path) -> None:
     (tmp_path / "dask.yaml").write_text("distributed: {scheduler: {preload: [ownmod]}}")
     (tmp_path / "ownmod.py").write_text("def dask_setup(s): s.own = 'loaded'")
-    path = str(tmp_path)
-    said = scheduler_says(tmp_path, content=agent_zip(), DASK_CONFIG=path, PYTHONPATH=path)
+    path, content = str(tmp_path), b64decode(bundle().sources)
+    said = scheduler_says(tmp_path, content=content, DASK_CONFIG=path, PYTHONPATH=path)
 
     assert "agent\nimage's own: loaded" in said
     assert "Traceback" not in said
