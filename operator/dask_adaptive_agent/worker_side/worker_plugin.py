@@ -181,7 +181,7 @@ def pickled() -> bytes:
 def packed(lent: dict[str, str]) -> bytes:
     """The texts of `importer`, `lifetime` and `handover`, and those that are lent, compressed."""
     texts = (text_of(IMPORTER), text_of(LIFETIME), text_of(HANDOVER), lent)
-    return zlib.compress(pickle.dumps(texts, protocol=4), 9)
+    return zlib.compress(pickle.dumps(texts, protocol=4))
 
 
 class PluginFromText:
