@@ -144,7 +144,7 @@ class IdentityRelief(Relief):
         workers = list(map(self.scheduler.workers.get, self.scheduler.workers))
         # Resources are changed in place, and handed to whoever asks.
         facts = [*map(_server_id, workers), *map(_status, workers)]
-        facts += map(dict, map(_resources, workers))
+        facts += map(dict.copy, map(_resources, workers))
         now = self.clock()
         if self._kept is None or now >= self._until or facts != self._facts:
             is_popular = self._kept is not None and self._uses >= POPULAR
