@@ -45,6 +45,7 @@ from dask_adaptive.model.observed import (
     PlatformView,
     PlatformWorker,
     TerminatingPod,
+    differing,
 )
 from dask_adaptive.model.scaling import Room
 
@@ -127,6 +128,7 @@ class ClusterLook:
         self._above: Any = None  # what a worker inherits of its group and cluster
         self._terminating: dict[str, str] = {}  # by node: the signal of its end
         self.deployments: dict[str, DeploymentObject] = {}
+        self.pods: tuple[PodObject, ...] = ()
         self._pods_of: dict[str, tuple[PodObject, ...]] = {}
         self._made: dict[str, PlatformWorker] = {}
         self.workers: tuple[PlatformWorker, ...] = ()
@@ -143,7 +145,8 @@ class ClusterLook:
         before, self._source = self._source, (None,) * 4  # until all is read
         changed = set[str]()
         if terminating != self._terminating or not all(map(is_, source, before)):
-            changed = self._sort(source, terminating)
+            replaced = self._replaced(before, source) if terminating == self._terminating else None
+            changed = self._sort(source, terminating) if replaced is None else replaced
         wishes = [one.wishes for one in (cluster, *source[1])]
         above = wishes, [(g.meta, g.sketch, g.written_at) for g in source[1]]
         known_above, self._above = self._above, None
@@ -160,13 +163,29 @@ class ClusterLook:
             self.workers = tuple(self._made.values())
         self._source, self._above = source, above
 
+    def _replaced(self, before: tuple[Any, ...], source: tuple[Any, ...]) -> set[str] | None:
+        """Put pods in the places of what they were; None: something else has changed, too."""
+        known, pods = before[-1] or (), source[-1]
+        if len(known) != len(pods) or not all(map(is_, before[:-1], source)):
+            return None
+        pairs = [(known[i], pods[i]) for i in differing(known, pods)]
+        if any((a.meta.name, a.worker) != (b.meta.name, b.worker) for a, b in pairs):
+            return None
+        if any(pod.wishes or pod.ends_at is not None for pair in pairs for pod in pair):
+            return None
+        for old, new in pairs:
+            mine = self._pods_of[new.worker]
+            self._pods_of[new.worker] = tuple(new if p is old else p for p in mine)
+        self.pods = pods
+        return {new.worker for _, new in pairs}
+
     def _sort(self, source: tuple[Any, ...], terminating: dict[str, str]) -> set[str]:
         """Sort the objects; return the names of workers for which one has changed."""
         cluster, groups, deployments, pods = source
         known, known_pods, known_nodes = self.deployments, self._pods_of, self._terminating
         self.groups: dict[str, GroupObject] = {g.meta.name: g for g in groups}
         self.deployments = {d.meta.name: d for d in deployments}
-        self.pods: tuple[PodObject, ...] = pods
+        self.pods = pods
         self._pods_of, self._terminating = {}, terminating
         for pod in pods:
             self._pods_of[pod.worker] = (*self._pods_of.get(pod.worker, ()), pod)
@@ -259,6 +278,8 @@ class ClusterLook:
     def _pin(self, deployment: DeploymentObject | None, pod: PodObject | None) -> ManualPin | None:
         holders = (pod, deployment, self._group(deployment), self._cluster)
         notes = [note for holder in holders if holder for note in holder.wishes]
+        if not notes:  # nearly always
+            return None
         return manual_pin(notes, now=self._now, since=self._since, max_s=self._manual_max_s)
 
     def _wishes(self, deployment: DeploymentObject, pod: PodObject | None) -> Wishes:

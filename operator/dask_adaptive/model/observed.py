@@ -531,12 +531,12 @@ class WorkerTable(tuple[ObservedWorker, ...]):
     @cached_property
     def noted(self) -> Mapping[int, ObservedWorker]:
         """The notable workers, by position."""
-        return _kept({}, dict(enumerate(self)), lambda worker: worker.is_notable)
+        return {i: worker for i, worker in enumerate(self) if worker.is_notable}
 
     @cached_property
     def ends(self) -> Mapping[int, ObservedWorker]:
         """The workers with an end, by position."""
-        return _kept({}, dict(enumerate(self)), lambda worker: worker.has_end)
+        return {i: worker for i, worker in enumerate(self) if worker.has_end}
 
     @cached_property
     def usual(self) -> Usual:

@@ -221,9 +221,11 @@ def _goes_on(demand: Demand, every: Sequence[Supply], other: float) -> bool:
 
 def _crowded(observed: ObservedCluster, growing: Sequence[Supply]) -> Mapping[str, int]:
     """Double the workers of the group that grows first, if results fill the memory."""
-    limit = sum(w.memory_limit for w in observed.scheduler.workers)
-    first = next((s for s in growing if s.grows), None)
-    if first is None or observed.scheduler.results <= FULL * limit or not limit:
+    scheduler, first = observed.scheduler, next((s for s in growing if s.grows), None)
+    if first is None or not scheduler.results:
+        return {}
+    limit = sum(w.memory_limit for w in scheduler.workers)
+    if scheduler.results <= FULL * limit or not limit:
         return {}
     return {first.name: 2 * first.connected}
 

@@ -53,12 +53,16 @@ def remember(
         past = replace(past, since=now)  # nothing was recommended meanwhile
     done = [outcome.action for outcome in outcomes if outcome.done]
     context = replace(context, past=past, now=now)
-    groups = {plan.group: _remembered_group(context, plan, done) for plan in decided.groups}
+    new = {g.name: starts(past, g.table, context.clocks, now=now) for g in observed.groups}
+    groups = {
+        plan.group: _remembered_group(context, plan, done, new.get(plan.group, []))
+        for plan in decided.groups
+    }
     deleted = frozenset(a.worker for a in done if isinstance(a, Delete))
     inside = {name for pod in observed.terminating for name in pod.dask_names}
     announced = {name for a in done if isinstance(a, Leave) for name in a.dask_names}
     past = replace(
-        _with_recycles(context, decided, done),
+        _with_recycles(context, decided, done, [s for mine in new.values() for s in mine]),
         heard_at=now,
         groups=groups,
         refusals=_refusals(past, outcomes, now=now),
@@ -175,11 +179,13 @@ def _leaving(context: PassContext, done: Sequence[Action]) -> frozenset[str]:
     return frozenset(missing | retiring).union(n for n in past.deleted if observed.worker(n))
 
 
-def _remembered_group(context: PassContext, plan: GroupPlan, done: Sequence[Action]) -> GroupPast:
-    """Return one group's past for the next pass."""
+def _remembered_group(
+    context: PassContext, plan: GroupPlan, done: Sequence[Action], new: Sequence[float]
+) -> GroupPast:
+    """Return one group's past for the next pass; `new` are the starts that it has seen."""
     observed, policy, past, now = context.observed, context.policy, context.past, context.now
     mine, group = past.of(plan.group), observed.group(plan.group) or ObservedGroup(plan.group, 0)
-    gap, new = gap_of(group), starts(past, group.table, context.clocks, now=now)
+    gap = gap_of(group)
     measured_s = arrival_s(mine.arrival_s, new)
     mine = replace(
         mine,
@@ -239,7 +245,9 @@ _ASKED = frozenset({Reason.RECYCLE_REQUESTED, Reason.DRIFTED})
 Pace = tuple[float, int, float]
 
 
-def _with_recycles(context: PassContext, decided: Plan, done: Sequence[Action]) -> Past:
+def _with_recycles(
+    context: PassContext, decided: Plan, done: Sequence[Action], new: Sequence[float]
+) -> Past:
     """Return the past of recycles, without workers that are gone."""
     past, now, observed = context.past, context.now, context.observed
     replaced = [a for a in done if isinstance(a, Retire) and a.reason.replaces]
@@ -250,7 +258,6 @@ def _with_recycles(context: PassContext, decided: Plan, done: Sequence[Action]) 
     above_since, pace = _quota_uses(context)
     automatic = [now for reason in begun if reason not in _ASKED]
     since = past.recycle.surging_since
-    new = [s for g in observed.groups for s in starts(past, g.table, context.clocks, now=now)]
     waiting = decided.waiting - decided.aborting.keys()
     absent = [w for w in observed.notable if not w.dask_names]
     lost = {w.name: past.lost.get(w.name, now) for w in absent if w.name in past.seen}

@@ -280,7 +280,7 @@ class ReplacementSelector:
     def __init__(self, mine: GroupRecycling) -> None:
         at, workers = mine.at, mine.workers
         self._mine, self._at = mine, at
-        self._active: Mapping[str, ObservedWorker] = {}  # of those that are due
+        self._active: Mapping[str, ObservedWorker] = {}
         #: Workers that can go without a replacement: it is there, or none is needed.
         # A paused worker could not take over another's work.
         paused = sum(w.process.is_paused for w in workers.noted)
@@ -303,9 +303,8 @@ class ReplacementSelector:
             Workers that wait for their turn, and are of no use meanwhile: others are to take their
             places.
         """
-        names = {candidate.worker for candidate in due}
-        self._active = {w.name: w for w in self._mine.workers.active if w.name in names}
-        idle = {w.name for w in self._active.values() if not w.takes_tasks}
+        self._active = {w.name: w for w in self._mine.workers.active} if due else {}
+        idle = {w.name for w in self._mine.workers.noted if not w.takes_tasks}
         # One number, not a tuple of three: there may be thousands.
         for one in sorted(due, key=lambda c: -4 * c.is_over - 2 * c.is_urgent - (c.worker in idle)):
             self._offer(one)
@@ -579,6 +578,7 @@ def beats_pins(candidate: RecycleCandidate, recycle: Recycle) -> bool:
 
 def is_last_chance(worker: ObservedWorker, candidate: RecycleCandidate, at: RecycleContext) -> bool:
     """True if its process ends soon in any case: its results must be copied by then."""
-    is_about_end = candidate.reason is Reason.LIFETIME
+    if candidate.reason is not Reason.LIFETIME:
+        return False
     margin_s = own_margin_s(worker, at.recycle.lifetime, at.clocks)
-    return is_about_end and at.clocks.ends_in_s(worker) <= margin_s
+    return at.clocks.ends_in_s(worker) <= margin_s

@@ -279,7 +279,7 @@ class World:
         """
         known = self._by_name.get((kind, key))
         if known is None and (found := self._by_cluster.get((kind, key))):
-            known = self._by_name[kind, key] = tuple(found[name] for name in sorted(found))
+            known = self._by_name[kind, key] = tuple(map(found.__getitem__, sorted(found)))
         return known or ()
 
     def existing(self, kind: type[W], key: ClusterKey) -> list[W]:
