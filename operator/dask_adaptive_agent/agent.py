@@ -327,6 +327,7 @@ class Agent(Parts, SchedulerPlugin):
             self.drains.worker_left(worker)
             self.cordons.worker_left(worker)
             self.roster.entries.pop(worker, None)
+            self.roster.workers.pop(worker, None)
 
     def update_graph(self, scheduler: Scheduler, *args: Any, **kwargs: Any) -> None:
         # Called before the graph's tasks are assigned. Neither raises.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from itertools import compress
+from operator import attrgetter
 from typing import Any
 
 import dask.config
@@ -17,7 +19,7 @@ from dask_adaptive_agent.parts import Parts
 from dask_adaptive_agent.patching import Delegate
 from dask_adaptive_agent.protocol.changes import Signs
 from dask_adaptive_agent.quotas.cordons import Cordons
-from dask_adaptive_agent.quotas.roster import Entry, managed_bytes
+from dask_adaptive_agent.quotas.roster import Entry
 from dask_adaptive_agent.service.service import SHORT
 from dask_adaptive_agent.shuffle.runs import Shuffles
 from dask_adaptive_agent.worker_side import lifetime
@@ -29,6 +31,12 @@ OTHER = wire.STATUSES.index("other")
 
 #: Characters of one value. A policy's values are shorter, so one that is cut is unlike all of them.
 LONGEST = 50_000
+
+_slot, _active_at, _runs, _record = map(attrgetter, ("slot", "active_at", "runs", "record"))
+_memory, _on_disk, _has_lifetime = map(attrgetter, ("memory", "on_disk", "has_lifetime"))
+_status, _processing, _nbytes, _actors = [
+    attrgetter(f"ws.{name}") for name in ("status", "processing", "nbytes", "actors")
+]
 
 _ABSENT: Any = object()
 
@@ -51,11 +59,14 @@ class Answers:
         """
         of = self.parts
         entries, section, now = of.roster.entries, of.guard.section, of.clock()
-        section("data of workers", of.roster.weigh, None)
+        every = entries.values()
+        of.roster.read_reports(of.guard)
         offered = of.closing.offered()
         columns = self._columns(list(entries.values()), now)
         processing = sum(columns["processing"])
-        actors = section("actors", lambda: [e.slot for e in entries.values() if e.ws.actors], None)
+        actors = section(
+            "actors", lambda: [e.slot for e in compress(every, map(_actors, every))], None
+        )
         pins = section("pins", lambda: of.pins.rows(entries), None)
         wants = section("wants", lambda: of.floors.rows() + of.clients.rows(), None)
         retirements = section("retirements", lambda: self._drains(of.drains.retirements()), None)
@@ -70,7 +81,9 @@ class Answers:
             "now_ms": int(now * 1000),
             "known": of.roster.known,
             "lapses": of.lease.lapses,
-            "introduced": self._introduction([e for e in entries.values() if e.slot >= known], now),
+            "introduced": self._introduction(
+                [e for e in every if e.slot >= known] if known < of.roster.known else [], now
+            ),
             "workers": columns,
             # Where nobody can tell how many are wanted, all that are there are.
             "target": section("target", lambda: self._target(offered, target_s), len(entries)),
@@ -85,11 +98,7 @@ class Answers:
             "stops": section("stops", lambda: _cordons(of.cordons, entries), []),
             "stuck": section("stuck threads", of.stuck.rows, []),
             "meters": section("meters", self._meters, None) if meters else None,
-            "has_lifetimes": section(
-                "lifetimes",
-                lambda: any([lifetime.METRIC in e.ws.metrics for e in entries.values()]),
-                False,
-            ),
+            "has_lifetimes": any(map(_has_lifetime, every)),
             "redone": dict(of.drains.redone),
             "totals": {
                 "processing": processing,
@@ -97,7 +106,7 @@ class Answers:
                 "unrunnable": len(of.scheduler.unrunnable),
                 "memory": section(
                     "bytes of results",
-                    lambda: whole(sum([e.ws.nbytes for e in entries.values()])),
+                    lambda: whole(sum(map(_nbytes, every))),
                     0,
                 ),
             },
@@ -165,27 +174,23 @@ class Answers:
 
     def _columns(self, entries: list[Entry], now: float) -> wire.Columns:
         number, running, now_ms = STATUS_NUMBER, Status.running, int(now * 1000)
-        status, processing, idle_ms = [], [], []
-        for entry in entries:
-            ws = entry.ws
-            # Enum hashes in Python code: most workers run, and are told by identity.
-            status.append(0 if ws.status is running else number.get(ws.status, OTHER))
-            tasks = len(ws.processing)
-            processing.append(tasks)
-            if tasks:
-                entry.active_at = now
-                idle_ms.append(0)
-            else:
-                # Such that the instant is the same in each snapshot.
-                idle_ms.append(now_ms - int(entry.active_at * 1000))
-        column = self.parts.guard.column
+        processing = list(map(len, map(_processing, entries)))
+        for entry in compress(entries, processing):
+            entry.active_at = now
+        of, column = self.parts.roster, self.parts.guard.column
+        sole = self.parts.guard.section("data of workers", of.sole_bytes, [0] * len(entries))
         return {
-            "slot": [e.slot for e in entries],
-            "status": status,
+            "slot": list(map(_slot, entries)),
+            # Enum hashes in Python code: most workers run, and are told by identity.
+            "status": [0 if s is running else number.get(s, OTHER) for s in map(_status, entries)],
             "processing": processing,
-            "idle_ms": idle_ms,
-            "sole_bytes": column("bytes of results", entries, lambda e: e.sole_bytes),
-            "memory": column("memory", entries, lambda e: e.ws.metrics.get("memory", 0)),
+            # Such that the instant is the same in each snapshot.
+            "idle_ms": [
+                0 if tasks else now_ms - int(since * 1000)
+                for tasks, since in zip(processing, map(_active_at, entries))
+            ],
+            "sole_bytes": column("bytes of results", sole, int),
+            "memory": list(map(_memory, entries)),
         }
 
     def _target(self, offered: list[WorkerState], duration_s: float | None) -> int:
@@ -196,8 +201,7 @@ class Answers:
         workers_to_close(), which is `offered` already.
         """
         scheduler: Any = self.parts.scheduler
-        workers = {address: entry.ws for address, entry in self.parts.roster.entries.items()}
-        # A plain dict also saves milliseconds: the scheduler's own is sorted, and slow to walk.
+        workers = self.parts.roster.workers
         overrides: dict[str, Any] = {"workers_to_close": lambda: offered, "workers": workers}
         leaving = self.parts.service.out_of_service()
         if leaving:
@@ -217,15 +221,24 @@ class Answers:
         every = list(entries.values())
         guard = of.guard
         return {
-            "runs": [e.runs for e in every],
+            "runs": list(map(_runs, every)),
             "failures": [0 if e.record is None else of.cordons.n_failures(e) for e in every],
-            "managed": guard.column("managed memory", every, lambda e: managed_bytes(e.ws)),
+            # In memory, not on disk. `WorkerState.memory` says the same, slowly.
+            "managed": guard.column(
+                "managed memory",
+                every,
+                (lambda e: max(0, e.ws.nbytes - e.on_disk) if e.on_disk else e.ws.nbytes)
+                if any(map(_on_disk, every))
+                else _nbytes,
+            ),
             "matched": [
-                (e.slot, e.record.match.text) for e in every if e.record and e.record.match
+                (e.slot, e.record.match.text)
+                for e in compress(every, map(_record, every))
+                if e.record and e.record.match
             ],
             "lifetimes": guard.rows(
                 "lifetimes",
-                [e for e in every if lifetime.METRIC in e.ws.metrics],
+                list(compress(every, map(_has_lifetime, every))),
                 lambda e: (e.slot, whole(lifetime.left_s(e.ws) * 1000)),
             ),
             "too_short": short,

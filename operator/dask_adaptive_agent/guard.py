@@ -137,7 +137,9 @@ class Guard:
     def column(self, name: str, items: Sequence[Row], number: Callable[[Row], Any]) -> list[int]:
         """A whole number from 0 to `MOST` for each item; 0 where there is none."""
         try:
-            numbers = [int(number(item)) for item in items]
+            numbers = list(map(number, items))
+            if {*map(type, numbers)} != {int}:
+                numbers = list(map(int, numbers))
             if not numbers or (min(numbers) >= 0 and max(numbers) <= MOST):
                 return numbers
             raise ValueError(f"from {min(numbers)} to {max(numbers)}")

@@ -87,6 +87,8 @@ class ClientCalls(Component):
         For an upload it is one. Who waits for more does not say how many: it is twice as many as
         run until the polls end, so `n` of them take log2(n) starts.
         """
+        if not self._waits:
+            return []
         now, running, scheduler = self.clock(), len(self.scheduler.running), self.scheduler
         # Whoever polls while there are tasks may watch these, and they say how many are needed.
         has_tasks = scheduler.queued or scheduler.unrunnable

@@ -152,7 +152,7 @@ class Looks:
         """A row for each worker, by name: state, tasks, quotas, and why it stays or leaves."""
         of = self.parts
         entries = of.roster.entries
-        of.roster.weigh()
+        sole = dict(zip(entries, of.roster.sole_bytes()))
         offered = {ws.address for ws in of.closing.offered()}
         held = {*of.pins.leases.names(), *of.pins.in_shuffles()}
         rows = []
@@ -164,13 +164,13 @@ class Looks:
             state = self._state(entry, is_pinned=bool(pins))
             # The operator knows more (windows, budgets), but what has happened since knows better.
             why = self.parts.plans.workers.get(name, "") if state == ACTIVE else ""
-            why = why or self._why(entry, pins, is_offered=address in offered)
+            why = why or self._why(entry, pins, sole[address], is_offered=address in offered)
             memory, tasks = ws.metrics.get("memory", 0), len(ws.processing)
             quota = self._quota(entry)
             rows.append((name, state, tasks, round(idle_s), memory, entry.runs, quota, why))
         return sorted(rows, key=lambda row: row[0])
 
-    def _why(self, entry: Entry, pins: list[str], *, is_offered: bool) -> str:
+    def _why(self, entry: Entry, pins: list[str], sole: int, *, is_offered: bool) -> str:
         """The first thing that decides about a worker, and only that."""
         ws, of = entry.ws, self.parts
         drain = of.drains.ongoing.get(ws.address)
@@ -189,7 +189,7 @@ class Looks:
         if not is_offered:
             return "stays: without it results would fill over half of the memory"
         # Exact last copies (`data_copier.last_copies`) would cost a look at each of its results.
-        move = f"{size_of(entry.sole_bytes)} to move" if entry.sole_bytes else "no last copies"
+        move = f"{size_of(sole)} to move" if sole else "no last copies"
         return f"may go: idle for {duration(of.roster.idle_s(entry))}, {move}"
 
     def _state(self, entry: Entry, *, is_pinned: bool) -> str:

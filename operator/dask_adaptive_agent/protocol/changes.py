@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import compress, takewhile
+from operator import ne
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -18,7 +21,7 @@ PAUSE_S = 0.25
 
 #: A waiting caller is answered at most this often; less often where snapshots take more than this
 #: part of the time.
-GAP_S, LOOK_PART = 0.5, 0.02
+GAP_S, LOOK_PART = 0.5, 0.01
 
 #: Snapshots that may be taken for waiting callers in a row, and seconds until there is one more.
 #: Small changes, which a busy scheduler has all the time, leave some of them for others.
@@ -44,7 +47,6 @@ EXACT = frozenset({"failures", "matched", "lifetimes", "too_short"})
 SINCE, UNTIL = frozenset({"for_ms"}), frozenset({"left_ms", "latest_ms"})
 
 Take = Callable[[], Mapping[str, Any]]  # takes a `wire.Snapshot`
-Row = tuple[int, Any, tuple[int, ...]]  # slot, values that must be the same, and nearly the same
 
 
 class Signs(NamedTuple):
@@ -79,8 +81,9 @@ class Changes:
         version = self.version + 1
         found = [
             self._note_sections(snapshot, version),
-            self._workers.note(_worker_rows(snapshot), version),
-            self._metered.note(_meter_rows(snapshot), version),
+            self._workers.note(*_worker_columns(snapshot), version),
+            snapshot["meters"] is not None
+            and self._metered.note(*_meter_columns(snapshot), version),
             self._note_gone(snapshot["workers"]["slot"], version),
         ]
         if is_news or any(found):
@@ -91,7 +94,8 @@ class Changes:
         if not self.knows(version):
             return {**snapshot, "version": self.version, "since": 0, "gone": []}
         sent = self._workers.since(version) | self._metered.since(version)
-        places = [i for i, slot in enumerate(snapshot["workers"]["slot"]) if slot in sent]
+        slots = snapshot["workers"]["slot"]  # ascending
+        places = [bisect_left(slots, slot) for slot in sorted(sent)]
         same = {name for name in SECTIONS if self._sections.get(name, (0,))[0] <= version}
         return {
             **{name: part for name, part in snapshot.items() if name not in same},
@@ -114,9 +118,10 @@ class Changes:
                 is_new = True
         return is_new
 
-    def _note_gone(self, slots: Iterable[int], version: int) -> bool:
-        gone = self._workers.forget(slots)
-        self._metered.forget(slots)
+    def _note_gone(self, slots: Sequence[int], version: int) -> bool:
+        gone = self._workers.gone(slots)
+        self._workers.forget(gone)
+        self._metered.forget(gone)
         self._gone.update(dict.fromkeys(gone, version))
         while len(self._gone) > MOST_GONE:
             self._oldest = self._gone.pop(next(iter(self._gone)))
@@ -124,29 +129,52 @@ class Changes:
 
 
 class _Table:
-    """The rows of workers, by slot, as they were when they last changed."""
+    """
+    The rows of workers, by slot, as they were when they last changed; those come last.
+
+    Columns are compared with those of the look before as wholes, which takes a few nanoseconds a
+    number. A row of which none differs is as near to what was noted as it was then.
+    """
 
     def __init__(self) -> None:
         self._rows: dict[int, tuple[int, Any, tuple[int, ...]]] = {}  # the first is a version
+        self._columns: list[list[Any]] = []  # of the last look, slots first
 
-    def note(self, rows: Iterable[Row], version: int) -> bool:
+    def note(self, exact: list[list[Any]], rough: list[list[int]], version: int) -> bool:
+        """Columns of what must be the same, slots first, and of what must nearly be."""
+        columns, before = [*exact, *rough], self._columns
+        self._columns = columns
+        slots = exact[0]
+        if before and before[0] == slots:
+            pairs = [pair for pair in zip(columns, before) if pair[0] != pair[1]]
+            places = {p for one in pairs for p in compress(range(len(slots)), map(ne, *one))}
+        else:
+            rows = set(zip(*before))
+            places = {p for p, row in enumerate(zip(*columns)) if row not in rows}
         known, is_new = self._rows, False
-        for slot, exact, rough in rows:
+        for place in places:
+            slot = slots[place]
+            its = tuple([column[place] for column in exact])
+            near = tuple([column[place] for column in rough])
             row = known.get(slot)
-            if row is None or row[1] != exact or not _is_near(row[2], rough):
-                known[slot] = version, exact, rough
+            if row is None or row[1] != its or not _is_near(row[2], near):
+                known.pop(slot, None)
+                known[slot] = version, its, near
                 is_new = True
         return is_new
 
     def since(self, version: int) -> set[int]:
         """Slots whose row has changed in a later version."""
-        return {slot for slot, row in self._rows.items() if row[0] > version}
+        rows = reversed(self._rows.items())
+        return {slot for slot, _ in takewhile(lambda item: item[1][0] > version, rows)}
 
-    def forget(self, but: Iterable[int]) -> set[int]:
-        gone = self._rows.keys() - set(but)
+    def gone(self, slots: Sequence[int]) -> set[int]:
+        """Those with a row that are not among `slots`, each of which has one."""
+        return set() if len(self._rows) == len(slots) else self._rows.keys() - set(slots)
+
+    def forget(self, gone: Iterable[int]) -> None:
         for slot in gone:
-            del self._rows[slot]
-        return gone
+            self._rows.pop(slot, None)
 
 
 class Watch:
@@ -279,27 +307,29 @@ def _timeless(part: Any, now_ms: int) -> Any:
     ]  # fmt: skip
 
 
-def _worker_rows(snapshot: Mapping[str, Any]) -> Iterable[Row]:
+def _worker_columns(snapshot: Mapping[str, Any]) -> tuple[list[list[Any]], list[list[int]]]:
+    """What must be the same, slots first, and what must nearly be."""
     workers, now_ms = snapshot["workers"], snapshot["now_ms"]
-    closable, actors = set(snapshot["closable"]), set(snapshot["actors"])
-    columns = ("slot", "status", "processing", "idle_ms", "sole_bytes", "memory")
-    for slot, status, tasks, idle_ms, sole, memory in zip(*[workers[name] for name in columns]):
-        of_idle = () if tasks else (now_ms - idle_ms, sole)
-        yield slot, (status, slot in closable, slot in actors, of_idle), (tasks, sole, memory)
+    slots, tasks, sole = workers["slot"], workers["processing"], workers["sole_bytes"]
+    # While it has tasks, neither counts.
+    since = [-1 if n else now_ms - ms for n, ms in zip(tasks, workers["idle_ms"])]
+    exact_sole = [-1 if n else size for n, size in zip(tasks, sole)]
+    marks = [_marks(slots, snapshot[name]) for name in ("closable", "actors")]
+    return [slots, workers["status"], *marks, since, exact_sole], [tasks, sole, workers["memory"]]
 
 
-def _meter_rows(snapshot: Mapping[str, Any]) -> Iterable[Row]:
-    meters = snapshot["meters"]
-    if meters is None:
-        return
-    marks: dict[int, list[Any]] = {slot: [text] for slot, text in meters["matched"]}
-    for slot, left_ms in meters["lifetimes"]:  # as exact as workers' reports are prompt
-        marks.setdefault(slot, []).append((snapshot["now_ms"] + left_ms) // 10_000)
-    for slot in meters["too_short"]:
-        marks.setdefault(slot, []).append(True)
-    columns = [v for name, v in meters.items() if isinstance(v, list) and name not in EXACT]
-    for slot, failures, *rough in zip(snapshot["workers"]["slot"], meters["failures"], *columns):
-        yield slot, (failures, marks.get(slot)), tuple(rough)
+def _meter_columns(snapshot: Mapping[str, Any]) -> tuple[list[list[Any]], list[list[int]]]:
+    meters, slots = snapshot["meters"], snapshot["workers"]["slot"]
+    texts = dict(meters["matched"])
+    # As exact as workers' reports are prompt.
+    ends = {slot: (snapshot["now_ms"] + ms) // 10_000 for slot, ms in meters["lifetimes"]}
+    marks = [list(map(of.get, slots)) for of in (texts, ends)]
+    rough = [v for name, v in meters.items() if isinstance(v, list) and name not in EXACT]
+    return [slots, meters["failures"], *marks, _marks(slots, meters["too_short"])], rough
+
+
+def _marks(slots: list[int], marked: Iterable[int]) -> list[bool]:
+    return list(map(set(marked).__contains__, slots))
 
 
 def _cut(columns: Mapping[str, Any], places: list[int], sent: set[int]) -> dict[str, Any]:

@@ -6,15 +6,20 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
-from operator import itemgetter
+from functools import partial
+from itertools import compress
+from operator import attrgetter, is_not
 from types import MappingProxyType
+from typing import Any
 
 from distributed.core import Status
 from distributed.scheduler import Scheduler, WorkerState
 
+from dask_adaptive_agent.guard import Guard, whole
 from dask_adaptive_agent.quotas.failures import Record
 from dask_adaptive_agent.quotas.worker_limits import NEVER
 from dask_adaptive_agent.text import common_name
+from dask_adaptive_agent.worker_side import lifetime
 
 #: No names by address.
 NOBODY: Mapping[str, str] = MappingProxyType({})
@@ -22,7 +27,7 @@ NOBODY: Mapping[str, str] = MappingProxyType({})
 #: A worker that has registered sets up its plugins, and then runs, within so many seconds.
 SETTLING_S = 5.0
 
-#: Results that one snapshot looks at (0.1 to 0.2 us each), and those of one worker more.
+#: Copies of results that one snapshot looks at (0.1 to 0.2 us each).
 BUDGET = 20_000
 
 
@@ -38,9 +43,11 @@ class Entry:
     ends_at: float = math.inf  # by what the operator has said, or the worker itself
     record: Record | None = None  # of its failures, if there were any
     noted: set[str] = field(default_factory=set)  # kinds of limits that were reported
-    sole_bytes: int = 0
-    sole_key: tuple[int, int] = (0, 0)  # (nbytes, results) that sole_bytes is of
-    sole_look: int = 0  # which look that was
+    report: Any = None  # the metrics that these are of
+    memory: int = 0
+    on_disk: int = 0  # bytes of results that are spilled
+    cancelled: int = 0  # runs
+    has_lifetime: bool = False
 
 
 class Roster:
@@ -56,13 +63,17 @@ class Roster:
         self._clock = clock
         self.entries: dict[str, Entry] = {}
         self.known = 0  # slots given so far
-        self._looks = 0  # at results
+        #: As of the last `sync`. The scheduler's own dict is sorted, and slow to walk.
+        self.workers: dict[str, WorkerState] = {}
         for entry in self.sync().values():
             entry.joined_at = None
 
     def sync(self) -> dict[str, Entry]:
         """Bring the entries in step with the scheduler, and return them."""
         workers, entries = self._scheduler.workers, self.entries
+        if self.workers == workers and len(entries) == len(workers):
+            return entries
+        self.workers = dict(workers)
         for address, ws in workers.items():
             entry = entries.get(address)
             if entry is None or entry.ws is not ws:
@@ -122,46 +133,45 @@ class Roster:
         self.known += 1
         return entry
 
-    def weigh(self) -> None:
+    def sole_bytes(self) -> list[int]:
         """
-        Keep `Entry.sole_bytes` fresh: bytes of results that one worker alone holds.
-
-        With no more results than `BUDGET`, all are looked at each time and every figure is exact.
-        With more, workers whose data has changed come first, idle ones before busy ones; one that
-        must wait counts all of its data (too much, so it is never taken for cheap to lose). The
-        others are looked at in turn: copies elsewhere may be gone.
+        Bytes of results that each worker alone holds: all of its bytes, but for those of results
+        that have copies. Of more copies than `BUDGET` the rest counts as well: too much, so none is
+        taken for cheap to lose.
         """
-        holders = []  # in which order, how many results, and the entry
-        results = 0
-        for entry in self.entries.values():
-            ws = entry.ws
-            n = len(ws.has_what)  # a property: asked once a worker
-            has_changed = entry.sole_key != (ws.nbytes, n)
-            if has_changed:
-                entry.sole_bytes = ws.nbytes
-            if n:
-                waits = has_changed and bool(ws.processing)
-                holders.append((not has_changed, waits, entry.sole_look, entry.slot, n, entry))
-                results += n
-        if results > BUDGET:
-            holders.sort(key=itemgetter(0, 1, 2, 3))
-        self._looks += 1
+        shared: dict[str, int] = defaultdict(int)
         left = BUDGET
-        for *_, n, entry in holders:
-            ws = entry.ws
-            entry.sole_bytes = sum([ts.nbytes for ts in ws.has_what if len(ts.who_has or ()) == 1])
-            entry.sole_key, entry.sole_look = (ws.nbytes, n), self._looks
-            left -= n
-            if left <= 0:
+        for ts in self._scheduler.replicated_tasks:
+            left -= len(ts.who_has or ())
+            if left < 0:
                 break
+            nbytes = ts.get_nbytes()
+            for ws in ts.who_has or ():
+                shared[ws.address] += nbytes
+        if not shared:
+            return list(map(attrgetter("ws.nbytes"), self.entries.values()))
+        return [e.ws.nbytes - shared.get(address, 0) for address, e in self.entries.items()]
+
+    def read_reports(self, guard: Guard) -> None:
+        """Read what workers have reported since the last call: a heartbeat brings a new mapping."""
+        entries = self.entries.values()
+        are_new = map(
+            is_not, map(attrgetter("ws.metrics"), entries), map(attrgetter("report"), entries)
+        )
+        for entry in list(compress(entries, are_new)):
+            entry.report = metrics = entry.ws.metrics
+            for name, read in REPORTED.items():
+                setattr(entry, name, guard.section(name, partial(_number, read, metrics), 0))
 
 
-def managed_bytes(ws: WorkerState) -> int:
-    """
-    Results in a worker's memory, not on its disk.
+def _number(read: Callable[[Any], Any], metrics: Any) -> int:
+    return whole(read(metrics))
 
-    `WorkerState.memory` says the same, slowly. A worker may have reported nothing yet.
-    """
-    spilled = ws.metrics.get("spilled_bytes")
-    on_disk = spilled.get("memory") if spilled else 0
-    return max(0, ws.nbytes - on_disk) if on_disk else ws.nbytes
+
+#: What is read of a worker's metrics. It may have reported nothing yet.
+REPORTED: dict[str, Callable[[Any], Any]] = {
+    "has_lifetime": lambda metrics: lifetime.METRIC in metrics,
+    "memory": lambda metrics: metrics.get("memory", 0),
+    "on_disk": lambda metrics: (metrics.get("spilled_bytes") or {}).get("memory") or 0,
+    "cancelled": lambda metrics: (metrics.get("task_counts") or {}).get("cancelled", 0),
+}

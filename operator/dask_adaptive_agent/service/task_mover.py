@@ -199,11 +199,16 @@ class StuckThreads(Component):
             return
         self._look_at = now + LOOK_S
         known, self._held, self.threads = self._held, {}, {}
-        for ws in [entry.ws for entry in self.context.roster.entries.values()]:
-            if threads := _held(ws):
-                self._held[ws] = known.get(ws) or (now, Mover(self.context, ws))
-                if now - self._held[ws][0] >= LASTS_S:
-                    self.threads[ws] = threads
+        roster, paused = self.context.roster, Status.paused
+        roster.read_reports(self.context.guard)
+        entries = roster.entries.values()
+        for entry in [e for e in entries if e.cancelled or e.ws.status is paused]:
+            # By its report, in which cancelled seceded runs count, too.
+            ws = entry.ws
+            self._held[ws] = known.get(ws) or (now, Mover(self.context, ws))
+            if now - self._held[ws][0] >= LASTS_S:
+                is_paused = ws.status is paused
+                self.threads[ws] = ws.nthreads if is_paused else min(ws.nthreads, entry.cancelled)
         if self.context.lease.silent_s < math.inf:
             full = {ws for ws, threads in self.threads.items() if threads >= ws.nthreads}
             for ws in full:
@@ -229,14 +234,6 @@ class StuckThreads(Component):
         entries = self.context.roster.entries.values() if self.threads else ()
         stuck = [e for e in entries if e.ws in self.threads]
         return [{"slot": e.slot, "threads": self.threads[e.ws]} for e in stuck]
-
-
-def _held(ws: WorkerState) -> int:
-    """Threads that take no task, by the worker's report; cancelled seceded runs count, too."""
-    if ws.status == Status.paused:
-        return ws.nthreads
-    counts = ws.metrics.get("task_counts") or {}
-    return min(ws.nthreads, int(counts.get("cancelled", 0)))
 
 
 def _short(ws: WorkerState) -> set[str]:
