@@ -30,7 +30,7 @@ class StoredApi(KubeApi):
         self._server = ApiServer(self.store, {}, lambda *_: None)
         self.asked: list[str] = []
         self.errors: dict[str, Exception] = {}
-        self._dry_run = False
+        self._dry_run, self._pages = False, asyncio.Semaphore(1)
 
     def count(self, words: str) -> int:
         """How often something was asked that begins so."""

@@ -203,6 +203,9 @@ _PAGE = 250
 #: Concurrent calls; further ones wait. Watches do not count.
 _AT_ONCE = 32
 
+#: Concurrent pages of lists, of 6 MiB each when parsed; an operator may watch dozens of namespaces.
+_PAGES_AT_ONCE = 4
+
 #: A watch that is silent for this long may be broken. Bookmarks arrive every minute, except for
 #: kinds that were not written since it began (Cacher.dispatchEvents of the API server).
 SILENCE_S = 80.0
@@ -219,6 +222,7 @@ class KubeApi:
         self._client.user_agent = "dask-adaptive"
         self._rate = rate
         self._calls = asyncio.Semaphore(_AT_ONCE)
+        self._pages = asyncio.Semaphore(_PAGES_AT_ONCE)
         self._check: Callable[[], None] = lambda: None
 
     def checked(self, check: Callable[[], None]) -> KubeApi:
@@ -312,7 +316,8 @@ class KubeApi:
         query |= {"labelSelector": selector} if selector else {}
         query |= {"fieldSelector": field} if field else {}
         while True:
-            page = await self._call("GET", path, query, how=how)
+            async with self._pages:
+                page = await self._call("GET", path, query, how=how)
             yield page
             more = page["metadata"].get("continue")
             if not more:

@@ -116,12 +116,9 @@ def pools_of(world: World, budgets: Mapping[str, AdaptiveBudget], claims: Claims
 
 
 def _of_budget(
-    world: World,
-    name: str,
-    budget: AdaptiveBudget,
-    clusters: Sequence[ClusterObject],
+    world: World, name: str, budget: AdaptiveBudget, clusters: Sequence[ClusterObject],
     claims: Claims,
-) -> Pool:
+) -> Pool:  # fmt: skip
     holdings = []
     for cluster in clusters:
         where = world.get(NamespaceObject, "", cluster.meta.namespace)

@@ -127,12 +127,9 @@ Scope: TypeAlias = tuple[Kind, str | None]
 
 
 def scopes_of(
-    namespaces: Iterable[str] = (),
-    *,
-    nodes: bool = False,
-    budgets: str | None = None,
+    namespaces: Iterable[str] = (), *, nodes: bool = False, budgets: str | None = None,
     selector: str = "",
-) -> tuple[Scope, ...]:
+) -> tuple[Scope, ...]:  # fmt: skip
     """
     The scopes to watch.
 
