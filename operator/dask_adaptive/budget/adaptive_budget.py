@@ -19,9 +19,9 @@ from dask_adaptive.model.codec import (
     Problem,
     decode,
 )
+from dask_adaptive.model.kinds import ControllerName, Count, Number, ObjectName, Seconds
 from dask_adaptive.model.policy import DEFAULT_CONTROLLER
 from dask_adaptive.model.scaling import Priority
-from dask_adaptive.model.spec import ControllerName, Count, Number, ObjectName, Seconds
 
 #: The resource of which each worker takes one.
 WORKERS = "workers"

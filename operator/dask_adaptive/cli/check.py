@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import enum
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 import click
@@ -18,22 +19,8 @@ from dask_adaptive.cli.access import NOTHING, Access, kube_options, output_optio
 from dask_adaptive.cli.output import BAD, FAINT, GOOD, ODD, dump, show
 from dask_adaptive.cli.status_view import PolicyView, list_policies
 from dask_adaptive.controller.lease import LEASE_NAMESPACE, lease_name
-from dask_adaptive.kube.api import (
-    AUTOSCALERS,
-    CLUSTERS,
-    DEPLOYMENTS,
-    GROUPS,
-    LEASES,
-    POLICIES,
-    WEBHOOKS,
-    ApiUnreachable,
-    Json,
-    KubeApi,
-    KubeError,
-    NotFound,
-    Resource,
-    Unauthorized,
-)
+from dask_adaptive.kube import api as kube
+from dask_adaptive.kube.api import Json, KubeApi, KubeError
 from dask_adaptive.kube.objects import ADOPT
 from dask_adaptive.loop import status as st
 from dask_adaptive.model.amounts import counted
@@ -49,8 +36,9 @@ _INSTALL_UPSTREAM = (
 NAME_LABEL = "app.kubernetes.io/name"
 OPERATOR, UPSTREAM = "dask-adaptive-operator", "dask-kubernetes-operator"
 
-CRDS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", "")
-CRD_NAMES = tuple(f"{r.plural}.{r.group}" for r in (POLICIES, CLUSTERS, GROUPS, AUTOSCALERS))
+CRDS = kube.Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", "")
+_DEFINED = (kube.POLICIES, kube.CLUSTERS, kube.GROUPS, kube.AUTOSCALERS)
+CRD_NAMES = tuple(f"{r.plural}.{r.group}" for r in _DEFINED)
 T = TypeVar("T")
 
 
@@ -95,9 +83,8 @@ def command(cluster: str | None, access: Access, output: str) -> None:
         sys.exit(NOTHING)
 
 
-def lines_of(found: Iterable[Finding]) -> list[Text]:
+def lines_of(found: Sequence[Finding]) -> list[Text]:
     """Render a line for each finding, and a second one for its fix."""
-    found = list(found)
     lines = []
     for f in found:
         level = Text(f"{f.level.value:<8}", _STYLES[f.level])
@@ -137,14 +124,14 @@ async def gather(api: KubeApi, namespace: str, cluster: str | None) -> Facts:
     Raises:
         KubeError: The API server can't be reached at all, or does not know us.
     """
-    operators = await _try(api.list(DEPLOYMENTS.path(), selector=f"{NAME_LABEL}={OPERATOR}"))
+    operators = await _try(api.list(kube.DEPLOYMENTS.path(), selector=f"{NAME_LABEL}={OPERATOR}"))
     return {
         **{f"CRD {name}": await _try(api.get(CRDS.path(name=name))) for name in CRD_NAMES},
         "operator": operators,
         "leader": await _try(api.get(_lease_path(operators))),
-        "webhook": await _try(api.list(WEBHOOKS.path(), selector=f"{NAME_LABEL}={OPERATOR}")),
+        "webhook": await _try(api.list(kube.WEBHOOKS.path(), selector=f"{NAME_LABEL}={OPERATOR}")),
         "dask-kubernetes": await _try(
-            api.list(DEPLOYMENTS.path(), selector=f"{NAME_LABEL}={UPSTREAM}")
+            api.list(kube.DEPLOYMENTS.path(), selector=f"{NAME_LABEL}={UPSTREAM}")
         ),
         "policies": await _try(list_policies(api, namespace, cluster)),
     }
@@ -153,9 +140,9 @@ async def gather(api: KubeApi, namespace: str, cluster: str | None) -> Facts:
 async def _try(question: Awaitable[T]) -> T | Missing:
     try:
         return await question
-    except NotFound as exc:
+    except kube.NotFound as exc:
         return Missing(str(exc), is_absent=True)
-    except (ApiUnreachable, Unauthorized):
+    except (kube.ApiUnreachable, kube.Unauthorized):
         raise
     except KubeError as exc:
         return Missing(str(exc))
@@ -169,7 +156,7 @@ def _lease_path(operators: Sequence[Json] | Missing) -> str:
         settings = {e["name"]: e.get("value", "") for e in container.get("env") or []}
     controller = settings.get("DASK_ADAPTIVE_CONTROLLER_NAME", DEFAULT_CONTROLLER)
     within = settings.get("DASK_ADAPTIVE_LEASE_NAMESPACE", LEASE_NAMESPACE)
-    return LEASES.path(within, lease_name(controller))
+    return kube.LEASES.path(within, lease_name(controller))
 
 
 # The rules. Pure: facts in, findings out.
@@ -188,16 +175,9 @@ def findings(facts: Facts) -> list[Finding]:
     return found
 
 
-def _ok(what: str, message: str) -> Finding:
-    return Finding(Level.OK, what, message)
-
-
-def _warning(what: str, message: str, fix: str) -> Finding:
-    return Finding(Level.WARNING, what, message, fix)
-
-
-def _error(what: str, message: str, fix: str) -> Finding:
-    return Finding(Level.ERROR, what, message, fix)
+_ok = partial(Finding, Level.OK)
+_warning = partial(Finding, Level.WARNING)
+_error = partial(Finding, Level.ERROR)
 
 
 def _crd(what: str, crd: Json) -> Iterator[Finding]:

@@ -314,15 +314,12 @@ def _quotas(worker: ObservedWorker, live: Live) -> list[Sequence[str]]:
     """
     from dask_adaptive.planner.quotas import quota_lines
 
-    rules = live.policy.rules
-    lines = (
-        quota_lines(worker, rules.recycle_of(worker.platform.group), live.observed.clocks)
-        if rules
-        else ()
-    )
+    if (rules := live.policy.rules) is None:
+        return []
+    recycle = rules.recycle_of(worker.platform.group)
     return [
         (line.quota.value, line.used, line.limit, f"{line.ratio:.0%}")
-        for line in lines
+        for line in quota_lines(worker, recycle, live.observed.clocks)
         if not live.unknown or line.quota is Quota.LIFETIME
     ]
 

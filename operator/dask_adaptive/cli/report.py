@@ -17,32 +17,17 @@ import click
 from dask_adaptive import DOMAIN
 from dask_adaptive.cli.access import USAGE, Access, complain, fail, kube_options
 from dask_adaptive.cli.check import NAME_LABEL, OPERATOR, UPSTREAM
-from dask_adaptive.kube.api import (
-    AUTOSCALERS,
-    CLUSTERS,
-    CONFIG_MAPS,
-    DEPLOYMENTS,
-    EVENTS,
-    GROUPS,
-    PODS,
-    POLICIES,
-    QUOTAS,
-    ApiUnreachable,
-    Json,
-    KubeApi,
-    KubeError,
-    NotFound,
-    Unauthorized,
-)
+from dask_adaptive.kube import api as kube
+from dask_adaptive.kube.api import Json, KubeApi, KubeError
 from dask_adaptive.kube.objects import CLUSTER_LABEL
 from dask_adaptive.kube.status_json import HISTORY_LABEL, history_name
 from dask_adaptive_agent import __version__, wire
 
 #: Secrets and other people's ConfigMaps are never asked for.
 _KINDS = {
-    "clusters": (CLUSTERS, ""), "groups": (GROUPS, ""), "autoscalers": (AUTOSCALERS, ""),
-    "quotas": (QUOTAS, ""),
-    "deployments": (DEPLOYMENTS, CLUSTER_LABEL), "pods": (PODS, CLUSTER_LABEL),
+    "clusters": (kube.CLUSTERS, ""), "groups": (kube.GROUPS, ""),
+    "autoscalers": (kube.AUTOSCALERS, ""), "quotas": (kube.QUOTAS, ""),
+    "deployments": (kube.DEPLOYMENTS, CLUSTER_LABEL), "pods": (kube.PODS, CLUSTER_LABEL),
 }  # fmt: skip
 
 #: Events about other kinds do not concern us.
@@ -100,7 +85,7 @@ class Report:
         """Wait for an answer, noting an error; raise if the API server is unreachable."""
         try:
             return await question
-        except (ApiUnreachable, Unauthorized):
+        except (kube.ApiUnreachable, kube.Unauthorized):
             raise
         except (KubeError, ConnectionError) as exc:
             self.left_out[name] = scrubbed(str(exc))
@@ -148,7 +133,7 @@ async def gather(api: KubeApi, namespace: str) -> Report:
     report.files["versions.json"] = _json(versions)
     for name, (resource, selector) in _KINDS.items():
         await report.take(name, api.list(resource.path(namespace), selector=selector))
-    policies = await report.take("policies", api.list(POLICIES.path(namespace)))
+    policies = await report.take("policies", api.list(kube.POLICIES.path(namespace)))
     await report.take("events", _events(api, namespace))
     await report.take("history", _histories(api, namespace, policies))
     await _operators(api, report)
@@ -156,7 +141,7 @@ async def gather(api: KubeApi, namespace: str) -> Report:
 
 
 async def _events(api: KubeApi, namespace: str) -> list[Json]:
-    found = await api.list(EVENTS.path(namespace))
+    found = await api.list(kube.EVENTS.path(namespace))
     return [e for e in found if (e.get("involvedObject") or {}).get("kind") in _EVENTS_ABOUT]
 
 
@@ -164,9 +149,9 @@ async def _histories(api: KubeApi, namespace: str, policies: Sequence[Json]) -> 
     """Return only our own ConfigMaps: by name, and by the label that only ours have."""
     found = []
     for policy in policies:
-        with contextlib.suppress(NotFound):
+        with contextlib.suppress(kube.NotFound):
             name = history_name(policy["metadata"]["name"])
-            body = await api.get(CONFIG_MAPS.path(namespace, name))
+            body = await api.get(kube.CONFIG_MAPS.path(namespace, name))
             if HISTORY_LABEL in (body["metadata"].get("labels") or {}):
                 found.append(body)
     return found
@@ -175,13 +160,13 @@ async def _histories(api: KubeApi, namespace: str, policies: Sequence[Json]) -> 
 async def _operators(api: KubeApi, report: Report) -> None:
     """Gather our operator and upstream's: Deployments, pods, and the end of our logs."""
     selector = f"{NAME_LABEL} in ({OPERATOR},{UPSTREAM})"
-    await report.take("operators", api.list(DEPLOYMENTS.path(), selector=selector))
-    for pod in await report.take("operator-pods", api.list(PODS.path(), selector=selector)):
+    await report.take("operators", api.list(kube.DEPLOYMENTS.path(), selector=selector))
+    for pod in await report.take("operator-pods", api.list(kube.PODS.path(), selector=selector)):
         meta = pod["metadata"]
         if (meta.get("labels") or {}).get(NAME_LABEL) != OPERATOR:
             continue
         where, name = meta["namespace"], meta["name"]
-        log, tail = PODS.path(where, name, "log"), {"tailLines": "2000", "timestamps": "true"}
+        log, tail = kube.PODS.path(where, name, "log"), {"tailLines": "2000", "timestamps": "true"}
         statuses = (pod.get("status") or {}).get("containerStatuses") or []
         texts = {f"logs/{name}.log": api.text(log, tail)}
         if any(s.get("restartCount") for s in statuses):

@@ -23,21 +23,9 @@ from dask_adaptive.cli.access import (
     refuse_both,
 )
 from dask_adaptive.controller.lease import LEASE_NAMESPACE, lease_name
+from dask_adaptive.kube import api as kube
 from dask_adaptive.kube.annotated import woken_notes
-from dask_adaptive.kube.api import (
-    AUTOSCALERS,
-    DEPLOYMENTS,
-    LEASES,
-    NAMESPACES,
-    PODS,
-    POLICIES,
-    Conflict,
-    Json,
-    KubeApi,
-    KubeError,
-    NotFound,
-    Resource,
-)
+from dask_adaptive.kube.api import Json, KubeApi, KubeError
 from dask_adaptive.kube.objects import parse_autoscaler, parse_policy_object
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.policy import DEFAULT_CONTROLLER
@@ -93,7 +81,7 @@ def command(
         if stop and not dry_run:
             await stop_operator(api, where, name)
             with contextlib.suppress(KubeError):  # forbidden; without a holder it is harmless
-                await api.delete(LEASES.path(lease_namespace, lease_name(controller_name)))
+                await api.delete(kube.LEASES.path(lease_namespace, lease_name(controller_name)))
         return sum([await _carry_out(api, sweep, within) for sweep in sweeps])
 
     failed = access.ask(work, dry_run=dry_run)
@@ -107,22 +95,22 @@ async def _scopes(api: KubeApi, namespaces: tuple[str, ...], selector: str) -> S
     """Return the namespaces to list; None: all at once."""
     if not selector:
         return namespaces or (None,)
-    found = await api.list(NAMESPACES.path(), selector=selector)
+    found = await api.list(kube.NAMESPACES.path(), selector=selector)
     return [body["metadata"]["name"] for body in found]
 
 
 async def stop_operator(api: KubeApi, namespace: str, name: str) -> None:
     """Scale the operator to 0 and wait until its pods are gone. Raises `KubeError`."""
-    path = DEPLOYMENTS.path(namespace, name)
+    path = kube.DEPLOYMENTS.path(namespace, name)
     try:
         labels = (await api.get(path))["spec"]["selector"]["matchLabels"]
         await api.patch(f"{path}/scale", {"spec": {"replicas": 0}})
-    except NotFound:
+    except kube.NotFound:
         click.echo(f"deployment {namespace}/{name} is gone already")
         return
     selector = ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
     end = time.monotonic() + STOP_S
-    while await api.list(PODS.path(namespace), selector=selector):
+    while await api.list(kube.PODS.path(namespace), selector=selector):
         if time.monotonic() > end:
             click.echo(f"pods of deployment {namespace}/{name} are still there; going on", err=True)
             return
@@ -134,7 +122,7 @@ async def stop_operator(api: KubeApi, namespace: str, name: str) -> None:
 class Sweep:
     """The change to all objects of one kind."""
 
-    resource: Resource
+    resource: kube.Resource
     parse: Callable[[Json], Any]
     is_ours: Callable[[Any], bool]  # of what was parsed
     act: Callable[[KubeApi, str, Json], Awaitable[str]]  # on a path; returns what was done
@@ -144,7 +132,7 @@ class Sweep:
 
 
 async def _delete_policy(api: KubeApi, path: str, meta: Json) -> str:
-    with contextlib.suppress(Conflict):  # replaced by another object
+    with contextlib.suppress(kube.Conflict):  # replaced by another object
         await api.delete(path, uid=meta["uid"])
     return "deleted"
 
@@ -157,13 +145,13 @@ async def _wake_autoscaler(api: KubeApi, path: str, meta: Json) -> str:
 #: Policies are deleted first: each means that its cluster is scaled by us.
 SWEEPS = (
     Sweep(
-        POLICIES, parse_policy_object, lambda policy: policy.managed, _delete_policy,
+        kube.POLICIES, parse_policy_object, lambda policy: policy.managed, _delete_policy,
         "policies of the operator's to delete: {}",
         ("{} policy of the operator's deleted", "{} policies of the operator's deleted"),
     ),
     Sweep(
-        AUTOSCALERS, parse_autoscaler, lambda one: one.adopted_at is not None, _wake_autoscaler,
-        "DaskAutoscalers to give back: {}",
+        kube.AUTOSCALERS, parse_autoscaler, lambda one: one.adopted_at is not None,
+        _wake_autoscaler, "DaskAutoscalers to give back: {}",
         ("{} DaskAutoscaler given back", "{} DaskAutoscalers given back"),
     ),
 )  # fmt: skip
@@ -181,7 +169,7 @@ async def _carry_out(api: KubeApi, sweep: Sweep, scopes: Sequence[str | None]) -
             try:
                 path = sweep.resource.path(meta["namespace"], meta["name"])
                 done = await sweep.act(api, path, meta)
-            except NotFound:
+            except kube.NotFound:
                 return True
             except KubeError as exc:
                 complain(f"Error: {exc}")
@@ -199,10 +187,10 @@ async def _found(api: KubeApi, sweep: Sweep, scopes: Sequence[str | None]) -> li
     found = []
     for scope in scopes:
         others = set[ClusterKey]()
-        with contextlib.suppress(NotFound):
-            policies = map(parse_policy_object, await api.list(POLICIES.path(scope)))
+        with contextlib.suppress(kube.NotFound):
+            policies = map(parse_policy_object, await api.list(kube.POLICIES.path(scope)))
             others = {p.key for p in policies if p.controller != sweep.controller}
-        with contextlib.suppress(NotFound):  # the kind is not installed
+        with contextlib.suppress(kube.NotFound):  # the kind is not installed
             async for body in api.each(sweep.resource.path(scope)):
                 parsed = sweep.parse(body)
                 if sweep.is_ours(parsed) and parsed.key not in others:

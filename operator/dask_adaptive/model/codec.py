@@ -4,7 +4,7 @@ declare how it is read from and written to JSON; the CRDs' schemas are made from
 declarations (scripts/crds.py).
 
 A type is text, a number, a flag, an enum, another dataclass, a tuple or a mapping of these; or it
-is `Annotated` with a `Kind`, and with what else must hold. `spec.py` has the kinds of specs.
+is `Annotated` with a `Kind`, and with what else must hold. `kinds.py` has those of specs.
 """
 
 from __future__ import annotations

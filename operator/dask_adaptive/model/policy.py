@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any
 
+from dask_adaptive.model import kinds
 from dask_adaptive.model.amounts import Amount
 from dask_adaptive.model.codec import Check, InvalidPolicy, Listed, decode, one_of
 from dask_adaptive.model.keys import default_group_of
@@ -27,15 +28,6 @@ from dask_adaptive.model.scaling import (
     not_above,
 )
 from dask_adaptive.model.scheduler_settings import SchedulerSettings
-from dask_adaptive.model.spec import (
-    ControllerName,
-    Count,
-    ObjectName,
-    Part,
-    Positive,
-    PositiveSeconds,
-    Seconds,
-)
 
 #: Of operators that were given no name, and of policies that name none.
 DEFAULT_CONTROLLER = "dask-adaptive"
@@ -62,7 +54,7 @@ class OnLifetime(str, enum.Enum):
 @dataclass(frozen=True, slots=True)
 class ClusterRef:
     #: Name of the DaskCluster. It need not exist yet.
-    name: ObjectName
+    name: kinds.ObjectName
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +62,13 @@ class ShufflePins:
     #: Whether a running shuffle pins its workers.
     enabled: bool = True
     #: Maximum time that one shuffle pins its workers.
-    timeout_s: Seconds = 3600.0
+    timeout_s: kinds.Seconds = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class ManualPins:
     #: Maximum time that such a pin lasts, counted from when it was set.
-    max_duration_s: Seconds = 24 * 3600.0
+    max_duration_s: kinds.Seconds = 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +76,7 @@ class ClientPins:
     #: Whether code may pin workers.
     enabled: bool = True
     #: Maximum time that one such pin lasts, renewals included.
-    max_duration_s: Seconds = 4 * 3600.0
+    max_duration_s: kinds.Seconds = 4 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,12 +115,12 @@ class Retirement:
     """Settings for the retirement of a worker."""
 
     #: How long a worker may take to finish its tasks and hand over its results.
-    grace_period_s: Seconds = 15 * 60.0
+    grace_period_s: kinds.Seconds = 15 * 60.0
     #: After the grace period, Abort puts the worker back into service; Force moves its results and
     #: gives up its running tasks, which run again elsewhere.
     on_timeout: OnTimeout = OnTimeout.ABORT
     #: How many workers may be leaving at the same time.
-    max_concurrent: Positive = 5
+    max_concurrent: kinds.Positive = 5
     #: After a worker's own `--lifetime`, Drain lets it finish its tasks and hand over its results
     #: first, for at most the grace period; Stock closes it at once, as Dask alone does.
     on_lifetime: OnLifetime = OnLifetime.DRAIN
@@ -145,10 +137,10 @@ class Policy:
     cluster_ref: ClusterRef
     #: Maximum number of workers of the default worker group. If workerGroups has bounds for that
     #: group, the maximum of all scaled groups together. Required.
-    max_replicas: Count
+    max_replicas: kinds.Count
     #: Minimum number of workers of the default worker group. If workerGroups has bounds for that
     #: group, set it there.
-    min_replicas: Count = 0
+    min_replicas: kinds.Count = 0
     #: Auto decides and acts; Advise decides and only reports what it would do; Paused only
     #: observes.
     mode: Mode = Mode.AUTO
@@ -171,10 +163,10 @@ class Policy:
     fallback: Fallback = field(default_factory=Fallback)
     #: Once a worker has been unschedulable for this long, no more are requested, except for
     #: occasional retries.
-    unschedulable_timeout_s: PositiveSeconds = 300.0
+    unschedulable_timeout_s: kinds.PositiveSeconds = 300.0
     #: When more than this part of the connected workers, and at least three, are lost at the same
     #: time, nothing is scaled until they are back. 100% turns it off.
-    max_unready: Part = 0.45
+    max_unready: kinds.Part = 0.45
     #: Whether P2P shuffles wait for workers that are about to join. A shuffle assigns its outputs
     #: to the workers that are connected when it begins.
     shuffle: ShuffleWait = field(default_factory=ShuffleWait)
@@ -196,7 +188,7 @@ class Policy:
     scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
     #: Only operators of this name serve the policy, as an IngressClass names its controller.
     #: Default dask-adaptive, an operator's default name.
-    controller_name: ControllerName = DEFAULT_CONTROLLER
+    controller_name: kinds.ControllerName = DEFAULT_CONTROLLER
 
     @property
     def cluster(self) -> str:

@@ -8,23 +8,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Annotated
 
+from dask_adaptive.model import kinds
 from dask_adaptive.model.amounts import Amount
 from dask_adaptive.model.codec import ITSELF, Check, Listed, one_of
 from dask_adaptive.model.reason import Reason
-from dask_adaptive.model.spec import (
-    Count,
-    Cron,
-    Glob,
-    Line,
-    ListedWorkers,
-    Part,
-    PositiveSeconds,
-    Seconds,
-    Surge,
-    Workers,
-    Zone,
-    lasting,
-)
 
 
 class Quota(str, enum.Enum):
@@ -49,14 +36,14 @@ Replaces = Annotated[Reason, one_of({r.value: r for r in Reason if r.replaces})]
 class TaskLimit:
     #: Runs of tasks, including failed ones, after which a worker is replaced. 0: no quota
     #: (default).
-    max: Count = 0
+    max: kinds.Count = 0
 
 
 @dataclass(frozen=True, slots=True)
 class TaskQuota(TaskLimit):
     #: Lowers the quota of each worker by up to this part, drawn once, so that workers do not all
     #: reach it together.
-    jitter: Part = 0.0
+    jitter: kinds.Part = 0.0
     #: Whether a worker runs not one task more than max, even if the cluster stands still until
     #: replacements are connected. Otherwise a worker serves on until it may be replaced.
     exact: bool = False
@@ -69,7 +56,7 @@ class TaskQuota(TaskLimit):
 class LifetimeLimit:
     #: Age of the pod at which a worker is replaced. Without it there is no such quota, and only the
     #: ends of pods count.
-    max_s: PositiveSeconds = math.inf
+    max_s: kinds.PositiveSeconds = math.inf
     #: Whether another system ends the pods at max: a batch system, a spot contract. Then no task
     #: starts that is not expected to finish before. Default false: a worker at max finishes its
     #: running tasks.
@@ -83,11 +70,11 @@ class LifetimeLimit:
 @dataclass(frozen=True, slots=True)
 class LifetimeQuota(LifetimeLimit):
     #: Shortens the lifetime of each worker by up to this part, drawn once.
-    jitter: Part = 0.0
+    jitter: kinds.Part = 0.0
     #: Lower bound of the expected duration of a task.
-    min_task_duration_s: Seconds = 0.0
+    min_task_duration_s: kinds.Seconds = 0.0
     #: Time before its end in which a worker runs no tasks and hands over its results.
-    margin_s: Seconds = 10.0
+    margin_s: kinds.Seconds = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +83,11 @@ class MemoryLimit:
 
     #: A worker whose unmanaged memory (all but the results of tasks) has been above this limit for
     #: the duration `for` is replaced. Without it there is no such quota.
-    soft: Line = math.inf
+    soft: kinds.Line = math.inf
     #: A worker whose process is above this limit is replaced at once, whatever windows and minAge
     #: say. Set it below 95%, where Dask's nanny kills the worker. Without it there is no such
     #: quota.
-    hard: Line = math.inf
+    hard: kinds.Line = math.inf
 
     def checks(self) -> Iterator[Check]:
         if math.isfinite(self.soft) and self.soft >= self.hard:
@@ -111,7 +98,7 @@ class MemoryLimit:
 @dataclass(frozen=True, slots=True)
 class MemoryQuota(MemoryLimit):
     #: How long a worker must have been above the soft limit.
-    for_s: Seconds = 120.0
+    for_s: kinds.Seconds = 120.0
     #: Whether the hard limit overrides pins of people and of code (never those of shuffles).
     override_pins: bool = False
 
@@ -120,17 +107,17 @@ class MemoryQuota(MemoryLimit):
 class FailureLimit:
     #: Failed runs within the window after which a worker is replaced. A task that fails on two
     #: workers is at fault itself, and does not count. 0: no quota (default).
-    max: Count = 0
+    max: kinds.Count = 0
 
 
 @dataclass(frozen=True, slots=True)
 class FailureQuota(FailureLimit):
     #: The time over which failures are counted.
-    window_s: PositiveSeconds = 600.0
+    window_s: kinds.PositiveSeconds = 600.0
     #: Globs, such as `*CUDA error*`: `*` stands for any text, `?` for one character, and case
     #: matters. One failure whose whole `repr(exception)` matches is enough; the first 2,000
     #: characters are read.
-    patterns: Annotated[tuple[Glob, ...], Listed(32, ITSELF)] = ()
+    patterns: Annotated[tuple[kinds.Glob, ...], Listed(32, ITSELF)] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,10 +130,10 @@ class Strategy:
     type: StrategyType = StrategyType.SURGE
     #: How many additional workers there may be during replacements; a percentage is of the group's
     #: workers, rounded up.
-    max_surge: Surge = field(default_factory=lambda: Amount(1))
+    max_surge: kinds.Surge = field(default_factory=lambda: Amount(1))
     #: If the new worker is not connected after this time, the old one serves on, and RecycleAborted
     #: says why.
-    ready_timeout_s: PositiveSeconds = 600.0
+    ready_timeout_s: kinds.PositiveSeconds = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,13 +152,13 @@ class Recycle:
     #: those of its DaskWorkerGroup.
     drift: bool = True
     #: A younger pod is not replaced for a quota, except for the hard memory limit or its end.
-    min_age_s: Seconds = 0.0
+    min_age_s: kinds.Seconds = 0.0
     #: How a worker is replaced.
     strategy: Strategy = Strategy()
     #: How many workers may be replaced for quotas in an hour; a percentage is of all workers.
     #: Further replacements wait, and the condition AbleToScale reports RecycleStorm. Without it
     #: there is no limit.
-    max_per_hour: Workers | None = None
+    max_per_hour: kinds.Workers | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,19 +188,15 @@ class Budget:
     """The number of workers of a group that may be missing at once for such reasons."""
 
     #: Workers of a group; a percentage is rounded up. 0 forbids such replacements.
-    workers: ListedWorkers
+    workers: kinds.ListedWorkers
     #: The reasons for replacement that the budget limits; without it, every reason.
     reasons: Annotated[frozenset[Replaces], Listed(16, ITSELF)] = frozenset()
 
 
 #: Whether a window is open must follow from one opening, not far back.
 OpenFor = Annotated[
-    PositiveSeconds,
-    lasting(
-        lambda s: s <= 744 * 3600,
-        "must not be longer than 744h, which are 31 days: let the schedule begin more often",
-        "duration(self) <= duration('744h')",
-    ),
+    kinds.PositiveSeconds,
+    kinds.at_most("744h", ", which are 31 days: let the schedule begin more often"),
 ]
 
 
@@ -222,11 +205,11 @@ class Window:
     """A time window for replacements. No window at all: always."""
 
     #: When it opens, as five fields of cron.
-    schedule: Cron
+    schedule: kinds.Cron
     #: How long it is open; at most 744h, which are 31 days.
     duration_s: OpenFor
     #: The time zone of the schedule, such as Europe/Berlin.
-    time_zone: Zone = "UTC"
+    time_zone: kinds.Zone = "UTC"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,32 +8,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+from dask_adaptive.model import kinds
 from dask_adaptive.model.amounts import parse_duration
 from dask_adaptive.model.codec import Check, Kind, Listed, Must, one_of
 from dask_adaptive.model.recycle import GroupRecycle, OpenFor, Window
-from dask_adaptive.model.spec import (
-    IS_DURATION,
-    Count,
-    Cron,
-    ObjectName,
-    Positive,
-    PositiveSeconds,
-    Seconds,
-    Tolerance,
-    Whole,
-    Zone,
-    lasting,
-)
 
 #: The longest that a direction is stabilized, and the periods of its policies, are HPA's own limits
 #: (`maxStabilizationWindowSeconds`, `maxPeriodSeconds` in its validation).
-Stabilization = Annotated[
-    Seconds,
-    lasting(lambda s: s <= 3600, "must not be longer than 1h", "duration(self) <= duration('1h')"),
-]
+Stabilization = Annotated[kinds.Seconds, kinds.at_most("1h")]
 Period = Annotated[
-    Seconds,
-    lasting(
+    kinds.Seconds,
+    kinds.lasting(
         lambda s: 1 <= s <= 1800,
         "must be from 1s to 30m",
         "duration(self) >= duration('1s') && duration(self) <= duration('30m')",
@@ -53,14 +38,12 @@ def _idle_timeout(value: Any) -> float:
 
 
 _IDLE_WORDS = "must be Auto, or a duration such as 90s, 15m or 1h30m, not negative, at most 87600h"
-IdleTimeout = Annotated[
-    float,
-    Kind(_idle_timeout, _IDLE_WORDS, 32, lambda s: "Auto", f"self == 'Auto' || {IS_DURATION}"),
-]
+_IS_IDLE = f"self == 'Auto' || {kinds.IS_DURATION}"
+IdleTimeout = Annotated[float, Kind(_idle_timeout, _IDLE_WORDS, 32, lambda s: "Auto", _IS_IDLE)]
 
 MAX_PRIORITY = 1000
 Priority = Annotated[
-    Whole,
+    kinds.Whole,
     Must(
         lambda n: abs(n) <= MAX_PRIORITY,
         f"must be from -{MAX_PRIORITY} to {MAX_PRIORITY}",
@@ -90,7 +73,7 @@ class RatePolicy:
     #: of the period.
     type: RateType
     #: Workers (Deployments), or percent: 100 doubles the number in a period.
-    value: Positive
+    value: kinds.Positive
     #: The time that value applies to; from 1s to 30m.
     period_s: Period
 
@@ -113,14 +96,14 @@ class Direction:
     policies: Annotated[tuple[RatePolicy, ...], Listed(16)] = ()
     #: Ignores changes up to this fraction of the current number: a percentage such as 10%, or, as
     #: in HPA, a fraction in quotes such as "0.1".
-    tolerance: Tolerance = 0.0
+    tolerance: kinds.Tolerance = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class ScaleUp(Direction):
     #: How many workers of a group may be pending at the same time; no more are requested until some
     #: have connected. Without it there is no limit.
-    max_pending: Positive | None = None
+    max_pending: kinds.Positive | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +112,7 @@ class ScaleDown(Direction):
     #: the idleTimeout of the group.
     stabilization_window_s: Stabilization | None = None
     #: No worker leaves for lack of work for this long after more were requested.
-    delay_after_scale_up_s: Seconds = 0.0
+    delay_after_scale_up_s: kinds.Seconds = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,12 +141,12 @@ class WorkerGroup:
     """One of `spec.workerGroups`; it is scaled if it has a maximum."""
 
     #: Name of the DaskWorkerGroup, such as etl-gpu. It need not exist yet.
-    name: ObjectName
+    name: kinds.ObjectName
     #: Maximum number of workers of the group. Without it the group is not scaled (the default group
     #: is, within minReplicas and maxReplicas of the policy).
-    max_replicas: Count | None = None
+    max_replicas: kinds.Count | None = None
     #: Minimum number of workers of the group. Default 0.
-    min_replicas: Count | None = None
+    min_replicas: kinds.Count | None = None
     #: How long a worker of the group must have been idle before it may leave, or Auto. Without it,
     #: spec.idleTimeout.
     idle_timeout_s: IdleTimeout | None = None
@@ -202,13 +185,13 @@ class Schedule:
     """A floor at certain hours. Of several that are open the highest counts."""
 
     #: When it begins, as five fields of cron.
-    cron: Cron
+    cron: kinds.Cron
     #: How long it lasts; at most 744h, which are 31 days.
     duration_s: OpenFor
     #: Minimum number of workers of the group during this time.
-    min_replicas: Positive
+    min_replicas: kinds.Positive
     #: The time zone of cron, such as Europe/Berlin.
-    time_zone: Zone = "UTC"
+    time_zone: kinds.Zone = "UTC"
     #: Name of the DaskWorkerGroup. Without it, the default group.
     worker_group: str = ""
 
@@ -229,14 +212,14 @@ class Idle:
 
     #: The cluster is unused when there has been no task at all, waiting, running or queued, for
     #: this long. Without it, this does not count.
-    after_s: PositiveSeconds | None = None
+    after_s: kinds.PositiveSeconds | None = None
     #: ScaleToZero lets all workers leave, below minReplicas, until there is work again or a
     #: schedule opens; DeleteCluster deletes the DaskCluster for good, unless a client still holds
     #: results there; Nothing does nothing.
     action: IdleAction = IdleAction.NOTHING
     #: The cluster is unused when no client has been connected for this long, and no task is left.
     #: Without it, this does not count.
-    no_client_timeout_s: PositiveSeconds | None = None
+    no_client_timeout_s: kinds.PositiveSeconds | None = None
 
     def checks(self) -> Iterator[Check]:
         if (
@@ -257,9 +240,9 @@ class Fallback:
     """Rules while the scheduler does not answer. Workers are only ever added."""
 
     #: How many consecutive requests must fail before this applies.
-    failure_threshold: Positive = 3
+    failure_threshold: kinds.Positive = 3
     #: Number of workers for Replicas.
-    replicas: Count | None = None
+    replicas: kinds.Count | None = None
     #: Hold keeps the current number; Replicas raises the default group to the number in replicas,
     #: if it has fewer.
     behavior: FallbackBehavior = FallbackBehavior.HOLD
@@ -272,10 +255,7 @@ class Fallback:
 
 
 #: No client waits longer than this for a shuffle to begin.
-MaxWait = Annotated[
-    Seconds,
-    lasting(lambda s: s <= 600, "must not be longer than 10m", "duration(self) <= duration('10m')"),
-]
+MaxWait = Annotated[kinds.Seconds, kinds.at_most("10m")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +274,7 @@ class LoadTarget:
     """The amount of work that each worker is to have."""
 
     #: Target time to finish the queued work.
-    duration_s: PositiveSeconds = 5.0
+    duration_s: kinds.PositiveSeconds = 5.0
 
 
 @dataclass(frozen=True, slots=True)

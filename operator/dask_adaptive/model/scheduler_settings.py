@@ -27,7 +27,7 @@ from typing import Annotated, Any, TypeAlias
 
 from dask_adaptive.model.amounts import counted
 from dask_adaptive.model.codec import Check, InvalidPolicy, Kind, Problem, decode, json_name, one_of
-from dask_adaptive.model.spec import ObjectName
+from dask_adaptive.model.kinds import ObjectName
 
 Path: TypeAlias = tuple[str, ...]
 

@@ -55,12 +55,7 @@ def command(traces: tuple[Path, ...], policy: Path | None) -> None:
     for n, (title, each) in enumerate(advice.items(), 1):
         # A patch of the policy that there is, or a whole one.
         spec = changed({} if manifest else today["spec"], each.changes)
-        document = {
-            "apiVersion": POLICIES.api_version,
-            "kind": POLICIES.kind,
-            "metadata": {"name": name},
-            "spec": spec,
-        }
+        document = {**POLICIES.head, "metadata": {"name": name}, "spec": spec}
         show(["", "---", *(f"# {line}" for line in _sentences(f"{n} {title}", each, tried[0]))])
         show(yaml.safe_dump(document, sort_keys=False).rstrip().split("\n"))
 

@@ -136,9 +136,8 @@ def _workers(result: PassResult) -> Table:
     for name, kind in (("worker", "left"), ("state", "left"), ("tasks", "right"), ("idle", "right"),
                        ("only here", "right"), ("held by", "left")):  # fmt: skip
         table.add_column(name, justify=kind)  # type: ignore[arg-type]
-    for group in result.observed.groups:
-        for worker in group.workers:
-            table.add_row(*_cells(worker, result.observed.clocks))
+    for worker in result.observed.workers:
+        table.add_row(*_cells(worker, result.observed.clocks))
     return table
 
 

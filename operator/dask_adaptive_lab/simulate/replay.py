@@ -233,15 +233,10 @@ def _longest_s(idle_timeout_s: float) -> float:
 
 def _is_astir(cluster: SimulatedCluster, result: PassResult) -> bool:
     """Tells whether anything changes, or is about to."""
-    on_the_way = any(
-        (not w.is_here and not w.is_stuck) or w.retiring is not None
-        for w in cluster.workers.values()
-    )
-    return (
-        bool(result.outcomes)
-        or on_the_way
-        or any(g.desired > g.serving for g in result.plan.groups)
-    )
+    if result.outcomes or any(g.desired > g.serving for g in result.plan.groups):
+        return True
+    workers = cluster.workers.values()
+    return any((not w.is_here and not w.is_stuck) or w.retiring is not None for w in workers)
 
 
 def _settle_s(policy: Policy) -> float:

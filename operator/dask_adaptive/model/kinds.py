@@ -173,12 +173,19 @@ def lasting(holds: Callable[[float], bool], words: str, cel: str) -> Must:
     return Must(holds, words, f"!{_matches(PATTERN)} || {cel}")
 
 
+def at_most(text: str, fix: str = "") -> Must:
+    """The longest that a duration may be, such as 1h."""
+    most_s, words = parse_duration(text), f"must not be longer than {text}{fix}"
+    return lasting(lambda s: s <= most_s, words, f"duration(self) <= duration('{text}')")
+
+
 PositiveSeconds = Annotated[
     Seconds, lasting(lambda s: s > 0, "must be longer than 0s", "duration(self) > duration('0s')")
 ]
 
-_IS_PERCENT = _matches(PERCENT)
 _PERCENT = "double(self.replace('%', ''))"
+_IS_PART = f"{_matches(PERCENT)} && {_PERCENT} <= 100.0"
+_PART_WORDS = "must be a percentage from 0% to 100%, such as 10%"
 
 
 def _percent(part: float) -> str | None:
@@ -186,18 +193,9 @@ def _percent(part: float) -> str | None:
 
 
 #: Parts of one, 0..1.
-Part = Annotated[
-    float,
-    Kind(
-        parse_percent,
-        "must be a percentage from 0% to 100%, such as 10%",
-        8,
-        _percent,
-        f"{_IS_PERCENT} && {_PERCENT} <= 100.0",
-    ),
-]
+Part = Annotated[float, Kind(parse_percent, _PART_WORDS, 8, _percent, _IS_PART)]
 _LINE_WORDS = "must be a percentage of more than 0% and at most 100%, such as 80%"
-_IS_LINE = f"{_IS_PERCENT} && {_PERCENT} <= 100.0 && {_PERCENT} > 0.0"
+_IS_LINE = f"{_IS_PART} && {_PERCENT} > 0.0"
 Line = Annotated[
     float,
     Kind(parse_percent, _LINE_WORDS, 8, _percent, _IS_LINE),
@@ -224,9 +222,7 @@ def _of_workers(words: str, cel: str = "", **schema: Any) -> Kind:
 
 
 _WORKERS_WORDS = "must be a whole number from 0 to 2147483647, or a percentage, such as 10%"
-_IS_AMOUNT = (
-    f"type(self) == int ? self >= 0 && self <= 2147483647 : {_IS_PERCENT} && {_PERCENT} <= 100.0"
-)
+_IS_AMOUNT = f"type(self) == int ? self >= 0 && self <= 2147483647 : {_IS_PART}"
 Workers = Annotated[Amount, _of_workers(_WORKERS_WORDS, _IS_AMOUNT)]
 #: Without CEL: to older API servers (1.30) any such value is a string of 3 MB, whatever maxLength
 #: says, and a rule in a list costs too much.
