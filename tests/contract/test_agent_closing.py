@@ -26,8 +26,8 @@ from support.agent_fakes import clear_workers, fake_worker, give_result, give_ta
 HOST = attrgetter("host")
 REQUESTS: tuple[dict[str, Any], ...] = (
     {},
-    *({"n": n} for n in (0, 1, 3, 100, -1)),
-    *({"target": n} for n in (0, 3, 100)),
+    *({"n": n} for n in (0, 1, 2.5, 3, 100, -1)),
+    *({"target": n} for n in (0, 3, 3.5, 100)),
     *({"n": 5, "minimum": 2}, {"n": 100, "minimum": 4}, {"target": 3, "minimum": 5}),
     *({"minimum": 4}, {"minimum": 4, "memory_ratio": 0.2}),
     *({"memory_ratio": 0.1}, {"memory_ratio": 5}, {"memory_ratio": 0.5, "n": 2}),

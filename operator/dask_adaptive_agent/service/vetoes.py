@@ -191,7 +191,7 @@ class WorkersToClose(Component):
         workers = self._service.in_service()
         if n is None and target is not None:
             n = len(workers) - target
-        if key is None:
+        if key is None and {type(n), type(minimum)} <= {int, type(None)}:
             # Without its groups of one, in a fifth of the time.
             named = self._one_by_one(workers, memory_ratio, n, minimum)
             return list(map(attrgetter(attribute), named))
