@@ -10,34 +10,10 @@ import logging
 import time
 
 from dask_adaptive.backoff import heard
-from dask_adaptive.kube.annotated import (
-    Adopt,
-    Complain,
-    Make,
-    Mend,
-    Remove,
-    Step,
-    Suspend,
-    Tell,
-    Wake,
-    steps,
-    suspension_notes,
-    woken_notes,
-)
-from dask_adaptive.kube.api import (
-    AUTOSCALERS,
-    CLUSTERS,
-    POLICIES,
-    AlreadyExists,
-    ApiUnreachable,
-    Conflict,
-    Invalid,
-    Json,
-    KubeApi,
-    KubeError,
-    NotFound,
-    remove,
-)
+from dask_adaptive.kube import annotated
+from dask_adaptive.kube import api as kube
+from dask_adaptive.kube.annotated import Adopt, Complain
+from dask_adaptive.kube.api import Json, KubeApi, KubeError
 from dask_adaptive.kube.cache.world import World
 from dask_adaptive.kube.objects import MANAGED_BY, AutoscalerObject, ClusterObject, PolicyObject
 from dask_adaptive.kube.reporter import EventPoster
@@ -101,7 +77,7 @@ class AnnotatedPolicies:
             except KubeError as exc:
                 logger.warning("Policy of %s can't be kept in step: %s", key, exc)
                 failed.add(key)
-                if isinstance(exc, ApiUnreachable):
+                if isinstance(exc, kube.ApiUnreachable):
                     break  # each of the others would wait as long
             except Exception:  # one cluster's error must not affect others
                 logger.exception("Policy of %s can't be kept in step", key)
@@ -116,7 +92,7 @@ class AnnotatedPolicies:
             return  # its policy is deleted with it, or left to the operator of the namespace
         if self._world.fault(key, PolicyObject, AutoscalerObject):
             return  # create, remove and wake nothing that cannot be read
-        todo = steps(
+        todo = annotated.steps(
             cluster,
             self._world.of(PolicyObject, key),
             self._world.of(AutoscalerObject, key),
@@ -129,15 +105,15 @@ class AnnotatedPolicies:
             for step in todo:
                 if not isinstance(step, Complain):
                     await self._take(cluster, step)
-        except AlreadyExists as exc:
+        except kube.AlreadyExists as exc:
             complaints += self._name_taken(cluster, exc)
-        except Invalid as exc:  # the CRD may be another release's, with other checks
+        except kube.Invalid as exc:  # the CRD may be another release's, with other checks
             complaints.append(Complain(f"the API server refuses the policy: {exc}"))
-        except (NotFound, Conflict):
+        except (kube.NotFound, kube.Conflict):
             pass  # already done, or changed: that change triggers another look
         await self._complain(cluster, frozenset(complaints))
 
-    def _name_taken(self, cluster: ClusterObject, error: AlreadyExists) -> list[Complain]:
+    def _name_taken(self, cluster: ClusterObject, error: kube.AlreadyExists) -> list[Complain]:
         """Complain if a policy for another cluster already has the name."""
         there = self._world.get(PolicyObject, cluster.meta.namespace, cluster.meta.name)
         if there is None:
@@ -147,35 +123,36 @@ class AnnotatedPolicies:
         taken = f"AdaptivePolicy {cluster.meta.name} exists already, for another cluster"
         return [Complain(f"{taken}; rename it, or write a policy of your own")]
 
-    async def _take(self, cluster: ClusterObject, step: Step) -> None:
+    async def _take(self, cluster: ClusterObject, step: annotated.Step) -> None:
         namespace = cluster.meta.namespace
         match step:
-            case Make(body):
-                self._heard(PolicyObject, await self._api.create(POLICIES.path(namespace), body))
+            case annotated.Make(body):
+                made = await self._api.create(kube.POLICIES.path(namespace), body)
+                self._heard(PolicyObject, made)
                 logger.info("AdaptivePolicy for DaskCluster %s made", cluster.key)
-            case Mend(name, spec, by):
+            case annotated.Mend(name, spec, by):
                 change = {"metadata": {"labels": {MANAGED_BY: by}}, "spec": spec}
-                await self._api.patch(POLICIES.path(namespace, name), change)
+                await self._api.patch(kube.POLICIES.path(namespace, name), change)
                 logger.info("AdaptivePolicy for DaskCluster %s kept in step", cluster.key)
-            case Remove(name, uid):
+            case annotated.Remove(name, uid):
                 # Already gone, or replaced by another of its name: upstream may still be woken.
-                await remove(self._api, POLICIES.path(namespace, name), uid)
+                await kube.remove(self._api, kube.POLICIES.path(namespace, name), uid)
                 logger.info("AdaptivePolicy for DaskCluster %s removed", cluster.key)
-            case Suspend(autoscaler, until, since, news):
-                await self._annotate(autoscaler, suspension_notes(until, since))
+            case annotated.Suspend(autoscaler, until, since, news):
+                await self._annotate(autoscaler, annotated.suspension_notes(until, since))
                 if news:
                     await self._tell(cluster, autoscaler, Reason.ADOPTED, news)
-            case Wake(autoscaler):
-                await self._annotate(autoscaler, woken_notes())
+            case annotated.Wake(autoscaler):
+                await self._annotate(autoscaler, annotated.woken_notes())
                 name = autoscaler.meta.name
                 given_back = f"DaskAutoscaler {name} was given back: upstream's autoscaler goes on"
                 await self._tell(cluster, autoscaler, Reason.RELEASED, given_back)
-            case Tell(reason, message):
+            case annotated.Tell(reason, message):
                 await self._tell(cluster, None, reason, message)
 
     async def _annotate(self, autoscaler: AutoscalerObject, notes: dict[str, str | None]) -> None:
         meta = autoscaler.meta
-        path = AUTOSCALERS.path(meta.namespace, meta.name)
+        path = kube.AUTOSCALERS.path(meta.namespace, meta.name)
         body = {"metadata": {"uid": meta.uid, "annotations": notes}}
         self._heard(AutoscalerObject, await self._api.patch(path, body))
 
@@ -194,16 +171,16 @@ class AnnotatedPolicies:
         """Post an event on the cluster, and on the autoscaler if it exists."""
         logger.info("DaskCluster %s: %s", cluster.key, message)
         news = Event(EventType.NORMAL, reason, message)
-        await self._events.post(CLUSTERS, cluster.meta, news)
+        await self._events.post(kube.CLUSTERS, cluster.meta, news)
         if autoscaler is not None:
-            await self._events.post(AUTOSCALERS, autoscaler.meta, news)
+            await self._events.post(kube.AUTOSCALERS, autoscaler.meta, news)
 
     async def _complain(self, cluster: ClusterObject, complaints: frozenset[Complain]) -> None:
         new = complaints - self._complaints.get(cluster.key, frozenset())
         for complaint in sorted(new, key=lambda c: c.message):
             logger.warning("DaskCluster %s: %s", cluster.key, complaint.message)
             news = Event(EventType.WARNING, Reason.INVALID_SPEC, complaint.message)
-            await self._events.post(CLUSTERS, cluster.meta, news)
+            await self._events.post(kube.CLUSTERS, cluster.meta, news)
         if complaints:
             self._complaints[cluster.key] = complaints
         else:

@@ -40,19 +40,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from prometheus_client import Gauge
 
 from dask_adaptive.backoff import Backoff
-from dask_adaptive.kube.api import (
-    SECRETS,
-    STRATEGIC,
-    WEBHOOKS,
-    ApiUnreachable,
-    Conflict,
-    Forbidden,
-    Invalid,
-    Json,
-    KubeApi,
-    KubeError,
-    NotFound,
-)
+from dask_adaptive.kube import api as kube
+from dask_adaptive.kube.api import Json, KubeApi, KubeError
 
 logger = logging.getLogger(__name__)
 
@@ -229,7 +218,7 @@ class CertificateKeeper:
     ) -> None:  # fmt: skip
         self._api, self._settings, self._ends_at = api, settings, ends_at
         self._where = f"{namespace}/{settings.secret}"
-        self._path = SECRETS.path(namespace, settings.secret)
+        self._path = kube.SECRETS.path(namespace, settings.secret)
         self._wall_clock = wall_clock
         self._serving: Pair | None = None
         self._has_looked = False
@@ -256,9 +245,9 @@ class CertificateKeeper:
         """Make one round; return True if all is well."""
         try:
             await self._look()
-        except Conflict:  # with another replica, or an upgrade of the chart
+        except kube.Conflict:  # with another replica, or an upgrade of the chart
             return False
-        except ApiUnreachable as exc:  # this does not concern the certificate
+        except kube.ApiUnreachable as exc:  # this does not concern the certificate
             self._say(str(exc))
             return False
         except (BadCertificate, KubeError) as exc:
@@ -302,7 +291,7 @@ class CertificateKeeper:
     async def _read(self) -> Json:
         try:
             return await self._api.get(self._path)
-        except NotFound as exc:
+        except kube.NotFound as exc:
             namespace, _, name = self._where.partition("/")
             fix = (
                 f"create an empty one, which the operator fills: kubectl create secret generic"
@@ -326,7 +315,7 @@ class CertificateKeeper:
         meta = {"resourceVersion": secret["metadata"]["resourceVersion"]}
         try:
             secret = await self._api.patch(self._path, {"metadata": meta, "data": data})
-        except Conflict:  # another replica renewed it first
+        except kube.Conflict:  # another replica renewed it first
             return await self._read()
         logger.info("Secret %s was written: %s", self._where, why)
         return secret
@@ -355,8 +344,8 @@ class CertificateKeeper:
 
     async def _configuration(self, wrong: list[KubeError]) -> Json | None:
         try:
-            return await self._api.get(WEBHOOKS.path(name=self._settings.configuration))
-        except (Forbidden, NotFound) as exc:
+            return await self._api.get(kube.WEBHOOKS.path(name=self._settings.configuration))
+        except (kube.Forbidden, kube.NotFound) as exc:
             wrong.append(exc)
             return None
 
@@ -374,8 +363,8 @@ class CertificateKeeper:
             "metadata": {"resourceVersion": body["metadata"]["resourceVersion"]}, "webhooks": old
         }  # fmt: skip
         try:
-            await self._api.patch(WEBHOOKS.path(name=name), change, how=STRATEGIC)
-        except (Forbidden, Invalid) as exc:  # another tool may write the caBundle
+            await self._api.patch(kube.WEBHOOKS.path(name=name), change, how=kube.STRATEGIC)
+        except (kube.Forbidden, kube.Invalid) as exc:  # another tool may write the caBundle
             wrong.append(exc)
         else:
             logger.info("The API server trusts the webhook's certificate (%s)", name)

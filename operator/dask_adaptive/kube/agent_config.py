@@ -15,17 +15,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
-from dask_adaptive.kube.api import (
-    CLUSTERS,
-    CONFIG_MAPS,
-    NAMESPACES,
-    STRATEGIC,
-    AlreadyExists,
-    Json,
-    KubeApi,
-    KubeError,
-    NotFound,
-)
+from dask_adaptive.kube import api as kube
+from dask_adaptive.kube.api import Json, KubeApi, KubeError
 from dask_adaptive.kube.objects import INJECT, MANAGED_LABELS, ClusterObject
 from dask_adaptive_agent import importer
 
@@ -127,25 +118,25 @@ class AgentConfig:
     async def ensure(self, namespace: str, cluster: str, cluster_uid: str) -> None:
         """Create the ConfigMap or join its owners. On `KubeError` do not rely on it."""
         body = self._body(namespace, cluster, cluster_uid)
-        path = CONFIG_MAPS.path(namespace, self.bundle.name)
+        path = kube.CONFIG_MAPS.path(namespace, self.bundle.name)
         try:
             # A strategic merge adds the owner to the existing ones (by uid). It is refused if the
             # content, which is immutable, differs.
-            await self._api.patch(path, body, how=STRATEGIC)
-        except NotFound:
+            await self._api.patch(path, body, how=kube.STRATEGIC)
+        except kube.NotFound:
             try:
-                await self._api.create(CONFIG_MAPS.path(namespace), body)
-            except AlreadyExists:
-                await self._api.patch(path, body, how=STRATEGIC)
+                await self._api.create(kube.CONFIG_MAPS.path(namespace), body)
+            except kube.AlreadyExists:
+                await self._api.patch(path, body, how=kube.STRATEGIC)
 
     def _body(self, namespace: str, cluster: str, cluster_uid: str) -> Json:
         return {
-            **CONFIG_MAPS.head,
+            **kube.CONFIG_MAPS.head,
             "metadata": {
                 "name": self.bundle.name,
                 "namespace": namespace,
                 "labels": MANAGED_LABELS,
-                "ownerReferences": [CLUSTERS.owner(cluster, cluster_uid)],
+                "ownerReferences": [kube.CLUSTERS.owner(cluster, cluster_uid)],
             },
             "immutable": True,
             "data": dict(self.bundle.texts),
@@ -183,7 +174,7 @@ class Consent:
             if known is not None and self._clock() < known[0]:
                 return known[1]
             try:
-                body = await self._api.get(NAMESPACES.path(name=namespace))
+                body = await self._api.get(kube.NAMESPACES.path(name=namespace))
             except KubeError:
                 if known is not None:
                     return known[1]

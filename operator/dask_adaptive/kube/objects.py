@@ -17,21 +17,10 @@ from typing import Any, Protocol
 import msgspec
 
 from dask_adaptive import DOMAIN
+from dask_adaptive.kube import worker_pods
 from dask_adaptive.kube.drift import Sketch, sketch
 from dask_adaptive.kube.notes import PREFIX, Note, read_notes, worker_spec_written_at
-from dask_adaptive.kube.worker_pods import (
-    NO_SHAPE,
-    Resources,
-    Shape,
-    deployment_refused,
-    deployment_waiting,
-    gates_of,
-    pod_waiting,
-    resources_of,
-    shape_of,
-    threads_of,
-    unscheduled_since,
-)
+from dask_adaptive.kube.worker_pods import NO_SHAPE, Resources, Shape
 from dask_adaptive.model.amounts import read_instant
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.policy import DEFAULT_CONTROLLER
@@ -382,9 +371,9 @@ def parse_group(body: Mapping[str, Any]) -> GroupObject:
         wishes=(*own, *read_notes(worker.get("metadata") or {}, name)),
         sketch=sketch(worker.get("spec")),
         written_at=worker_spec_written_at(body["metadata"]),
-        shape=shape_of(worker.get("spec")),
-        threads=threads_of(worker.get("spec")),
-        resources=resources_of(worker.get("spec")),
+        shape=worker_pods.shape_of(worker.get("spec")),
+        threads=worker_pods.threads_of(worker.get("spec")),
+        resources=worker_pods.resources_of(worker.get("spec")),
     )
 
 
@@ -420,8 +409,8 @@ def parse_deployment(body: Mapping[str, Any]) -> DeploymentObject:
         meta=meta,
         key=labelled_key(body),
         group=sys.intern(_labels(body).get(GROUP_LABEL, "")),
-        waiting=deployment_waiting(body),
-        refused=deployment_refused(body),
+        waiting=worker_pods.deployment_waiting(body),
+        refused=worker_pods.deployment_refused(body),
         wishes=read_notes(body["metadata"], f"Deployment {meta.name}", made_by_upstream=True),
         sketch=sketch(pod_spec),
     )
@@ -436,7 +425,7 @@ def parse_pod(body: Mapping[str, Any]) -> PodObject:
         key=labelled_key(body),
         worker=_deployment_of(body),
         addresses=tuple(as_text(ip) for ip in ips if ip),
-        waiting=pod_waiting(body),
+        waiting=worker_pods.pod_waiting(body),
         node=sys.intern(spec.get("nodeName") or ""),
         host_network=bool(spec.get("hostNetwork")),
         # Of a pod this is not when its deletion was asked for, but that plus its grace period
@@ -445,9 +434,9 @@ def parse_pod(body: Mapping[str, Any]) -> PodObject:
         wishes=read_notes(body["metadata"], f"pod {meta.name}", made_by_upstream=True),
         started_at=_instant(status.get("startTime") or ""),
         deadline_s=float(spec.get("activeDeadlineSeconds") or math.inf),
-        unscheduled_at=read_instant(unscheduled_since(body)),
-        gated=bool(gates_of(body)),
-        shape=shape_of(spec),
+        unscheduled_at=read_instant(worker_pods.unscheduled_since(body)),
+        gated=bool(worker_pods.gates_of(body)),
+        shape=worker_pods.shape_of(spec),
     )
 
 

@@ -7,19 +7,9 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 
+from dask_adaptive.kube import api as kube
 from dask_adaptive.kube.annotated import SETTLE_S, is_suspended
-from dask_adaptive.kube.api import (
-    AUTOSCALERS,
-    CLUSTERS,
-    DEPLOYMENTS,
-    GROUPS,
-    PODS,
-    Conflict,
-    Forbidden,
-    KubeApi,
-    NotFound,
-    remove,
-)
+from dask_adaptive.kube.api import KubeApi
 from dask_adaptive.kube.cache.world import World
 from dask_adaptive.kube.notes import Note
 from dask_adaptive.kube.objects import (
@@ -120,7 +110,7 @@ class KubePlatform:
         if replicas < known.replicas:
             # The cache may be behind. Of a rise dask-kubernetes removes no worker that it would
             # not have removed for the number that was there.
-            path, selector = DEPLOYMENTS.path(self._key.namespace), f"{GROUP_LABEL}={group}"
+            path, selector = kube.DEPLOYMENTS.path(self._key.namespace), f"{GROUP_LABEL}={group}"
             exist = await self._api.total(path, selector=selector)
         if exist > replicas:
             # dask-kubernetes would choose workers itself (daskworkergroup_replica_update), busy or
@@ -133,19 +123,19 @@ class KubePlatform:
             "spec": {"replicas": replicas},
         }
         try:
-            scale = await self._api.patch(GROUPS.path(self._key.namespace, group, "scale"), body)
-        except Conflict as exc:
+            path = kube.GROUPS.path(self._key.namespace, group, "scale")
+            scale = await self._api.patch(path, body)
+        except kube.Conflict as exc:
             await self._read_again(group)
             raise PlatformError(f"{group} was changed by somebody else: {exc}") from exc
-        version = int(scale["metadata"]["resourceVersion"])
-        meta = replace(known.meta, version=version)
+        meta = replace(known.meta, version=int(scale["metadata"]["resourceVersion"]))
         self._world.put(replace(known, replicas=replicas, meta=meta))
 
     async def _read_again(self, group: str) -> None:
         """Read objects that the watch has not reported yet, or never will if it is broken."""
         try:
-            body = await self._api.get(GROUPS.path(self._key.namespace, group))
-        except NotFound:
+            body = await self._api.get(kube.GROUPS.path(self._key.namespace, group))
+        except kube.NotFound:
             return
         if (found := self._world.parsed(GroupObject, body)) is not None:
             self._world.put(found, is_read=True)
@@ -162,24 +152,24 @@ class KubePlatform:
         known = adopted(self._world, self._key, now=now)
         if known is None:
             return
-        name, path = known.meta.name, AUTOSCALERS.path(self._key.namespace)
+        name, path = known.meta.name, kube.AUTOSCALERS.path(self._key.namespace)
         found = map(parse_autoscaler, await self._api.list(path, field=f"metadata.name={name}"))
         if not any(is_suspended(a, now) and not a.meta.deleting for a in found):
             raise PlatformError(f"DaskAutoscaler {name} is gone or active: nothing is scaled")
 
     async def delete_cluster(self, uid: str) -> None:
         try:
-            await remove(self._api, CLUSTERS.path(self._key.namespace, self._key.name), uid)
-        except Forbidden as exc:
+            await kube.remove(self._api, kube.CLUSTERS.path(*self._key), uid)
+        except kube.Forbidden as exc:
             raise PlatformError(
                 f"the operator may not delete DaskClusters: {exc}; who installed it can allow it"
                 " with the chart's value allowDeleteCluster"
             ) from exc
 
     async def delete_worker(self, worker: str, uid: str) -> None:
-        await remove(self._api, DEPLOYMENTS.path(self._key.namespace, worker), uid)
+        await kube.remove(self._api, kube.DEPLOYMENTS.path(self._key.namespace, worker), uid)
 
     async def restart_worker(self, worker: str, pod: str, pod_uid: str) -> None:
         # Not an Eviction: no PodDisruptionBudget applies, because the pod's work is already handed
         # over.
-        await remove(self._api, PODS.path(self._key.namespace, pod), pod_uid)
+        await kube.remove(self._api, kube.PODS.path(self._key.namespace, pod), pod_uid)

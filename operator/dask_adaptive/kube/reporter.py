@@ -17,21 +17,8 @@ from dataclasses import replace
 import msgspec
 
 from dask_adaptive.backoff import Backoff
-from dask_adaptive.kube.api import (
-    CONFIG_MAPS,
-    EVENTS,
-    POLICIES,
-    AlreadyExists,
-    ApiUnreachable,
-    Conflict,
-    Invalid,
-    Json,
-    KubeApi,
-    KubeError,
-    NotFound,
-    NotLeading,
-    Resource,
-)
+from dask_adaptive.kube import api as kube
+from dask_adaptive.kube.api import Json, KubeApi, KubeError
 from dask_adaptive.kube.cache.world import World
 from dask_adaptive.kube.objects import BY_ADOPTION, Meta, PolicyObject
 from dask_adaptive.kube.status_json import (
@@ -63,7 +50,7 @@ class DecisionLog:
     def __init__(self, policy: PolicyObject, api: KubeApi) -> None:
         self._policy, self._api = policy, api
         name, namespace = history_name(policy.meta.name), policy.meta.namespace
-        self._name, self._path = name, CONFIG_MAPS.path(namespace, name)
+        self._name, self._path = name, kube.CONFIG_MAPS.path(namespace, name)
         self._kept: tuple[Decision, ...] = ()  # as written
         # As last seen; empty: there is none, as for a new policy; None: not read yet.
         self._read: Json | None = None if policy.status.get("lastDecision") else {}
@@ -79,14 +66,14 @@ class DecisionLog:
             if self._read is None:
                 self._read = await self._look()
             if not self._is_ours(self._read):
-                raise Invalid(
+                raise kube.Invalid(
                     "it is somebody else's; the history of decisions is not kept until it is"
                     " deleted"
                 )
             await self._write(self._read, merged(self._kept, decisions)[-KEPT:])
         except KubeError as exc:
             self._read = None
-            if not isinstance(exc, ApiUnreachable | Conflict | NotLeading):
+            if not isinstance(exc, kube.ApiUnreachable | kube.Conflict | kube.NotLeading):
                 logger.warning("ConfigMap %s of %s: %s", self._name, self._policy.key, exc)
             raise
 
@@ -94,7 +81,7 @@ class DecisionLog:
         body = history_body(self._policy, kept)
         try:
             self._read = await self._put(body, seen)
-        except NotFound:  # it was deleted meanwhile
+        except kube.NotFound:  # it was deleted meanwhile
             self._read = await self._put(body, {})
         self._kept = kept
 
@@ -105,7 +92,7 @@ class DecisionLog:
         """
         try:
             found = await self._api.patch(self._path, {})
-        except NotFound:
+        except kube.NotFound:
             return {}
         if self._owner_uid(found) != self._policy.meta.uid:
             return found  # of an earlier policy of this name
@@ -117,9 +104,9 @@ class DecisionLog:
             meta = {**body["metadata"], "resourceVersion": seen["metadata"]["resourceVersion"]}
             return await self._api.patch(self._path, {**body, "metadata": meta})
         try:
-            return await self._api.create(CONFIG_MAPS.path(self._policy.meta.namespace), body)
-        except AlreadyExists as exc:
-            raise Conflict(str(exc), status=exc.status) from exc
+            return await self._api.create(kube.CONFIG_MAPS.path(self._policy.meta.namespace), body)
+        except kube.AlreadyExists as exc:
+            raise kube.Conflict(str(exc), status=exc.status) from exc
 
     def _is_ours(self, found: Json) -> bool:
         if not found or self._owner_uid(found) == self._policy.meta.uid:
@@ -150,19 +137,19 @@ class EventPoster:
         self._counts: OrderedDict[str, int] = OrderedDict()
         self._instance = socket.gethostname()
 
-    async def post(self, resource: Resource, about: Meta, event: Event) -> None:
+    async def post(self, resource: kube.Resource, about: Meta, event: Event) -> None:
         body = self._body(resource, about, event)
         name = body["metadata"]["name"]
         count = self._counts.pop(name, 0) + 1
         if count > 1:
             try:
                 await self._raise_count(about, name, count)
-            except NotFound:  # the API server drops events after an hour
+            except kube.NotFound:  # the API server drops events after an hour
                 count = 1
         if count == 1:
             try:
-                await self._api.create(EVENTS.path(about.namespace), body)
-            except AlreadyExists:  # from before the cache forgot it
+                await self._api.create(kube.EVENTS.path(about.namespace), body)
+            except kube.AlreadyExists:  # from before the cache forgot it
                 await self._raise_count(about, name, count := 2)
         self._counts[name] = count
         if len(self._counts) > _REMEMBERED:
@@ -170,16 +157,16 @@ class EventPoster:
 
     async def _raise_count(self, about: Meta, name: str, count: int) -> None:
         at = instant(self._wall_clock())
-        path = EVENTS.path(about.namespace, name)
+        path = kube.EVENTS.path(about.namespace, name)
         await self._api.patch(path, {"count": count, "lastTimestamp": at})
 
-    def _body(self, resource: Resource, about: Meta, event: Event) -> Json:
+    def _body(self, resource: kube.Resource, about: Meta, event: Event) -> Json:
         at = instant(self._wall_clock())
         reason = f"Would{event.reason}" if event.would else str(event.reason)
         news = "\n".join([about.uid, self._instance, event.type.value, reason, event.message])
         digest = hashlib.sha256(news.encode()).hexdigest()[:12]
         return {
-            **EVENTS.head,
+            **kube.EVENTS.head,
             "metadata": {"name": f"{about.name[:200]}.{digest}", "namespace": about.namespace},
             "involvedObject": {
                 **resource.head,
@@ -307,10 +294,10 @@ class KubeReporter:
         left_s = self._again_at - time.monotonic()
         if left_s > 0:
             raise KubeError(f"the status is written in {left_s:.0f} s again: {self._why}")
-        path = POLICIES.path(meta.namespace, meta.name, "status")
+        path = kube.POLICIES.path(meta.namespace, meta.name, "status")
         try:
             await self._api.patch(path, {"metadata": {"uid": meta.uid}, "status": new})
-        except (NotFound, Conflict):
+        except (kube.NotFound, kube.Conflict):
             return  # deleted or recreated a moment ago: there is no reader left
         except KubeError as exc:
             self._again_at = time.monotonic() + self._backoff.next_s(exc.retry_after_s)
@@ -336,7 +323,7 @@ class KubeReporter:
             # An event that cannot be posted (a quota, a terminating namespace) is dropped; the
             # status repeats it and must not be lost with it.
             try:
-                await self._events.post(POLICIES, self._policy.meta, event)
+                await self._events.post(kube.POLICIES, self._policy.meta, event)
             except KubeError as exc:
                 self._tell_at = time.monotonic() + exc.retry_after_s
 
