@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Mapping
 
 from dask_adaptive.backoff import heard
 from dask_adaptive.kube import annotated
@@ -150,7 +151,9 @@ class AnnotatedPolicies:
             case annotated.Tell(reason, message):
                 await self._tell(cluster, None, reason, message)
 
-    async def _annotate(self, autoscaler: AutoscalerObject, notes: dict[str, str | None]) -> None:
+    async def _annotate(
+        self, autoscaler: AutoscalerObject, notes: Mapping[str, str | None]
+    ) -> None:
         meta = autoscaler.meta
         path = kube.AUTOSCALERS.path(meta.namespace, meta.name)
         body = {"metadata": {"uid": meta.uid, "annotations": notes}}

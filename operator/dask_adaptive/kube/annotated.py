@@ -147,12 +147,12 @@ def suspension_of(autoscaler: AutoscalerObject, now: float) -> tuple[float, floa
     return now + REST_S, since
 
 
-def suspension_notes(until: float, since: float) -> dict[str, str | None]:
+def suspension_notes(until: float, since: float) -> dict[str, str]:
     """Return the annotations that suspend upstream; both times in seconds since 1970."""
     return {COOLDOWN: f"{until:.0f}", ADOPTED: instant(since)}
 
 
-def woken_notes() -> dict[str, str | None]:
+def woken_notes() -> dict[str, None]:
     """Return the annotations that resume upstream at its timer's next turn."""
     return {COOLDOWN: None, ADOPTED: None}
 

@@ -112,7 +112,3 @@ def test_a_namespace_before_tidy_narrows_it_as_one_after_it(
         run(*words, "--yes")
 
     assert [("a",), ("b", "c"), ("from", "environment")] == swept
-
-
-def test_help_tells_the_exit_codes(run) -> None:
-    assert "Exit codes" in run("--help").output

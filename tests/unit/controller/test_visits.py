@@ -45,14 +45,8 @@ FINE = Status(replicas=2, conditions=(Condition(READY, True, Reason.RECONCILED, 
 def result(*workers: ObservedWorker) -> PassResult:
     groups = (ObservedGroup("etl-default", len(workers), workers),)
     plan = Plan(Reason.DESIRED_WITHIN_RANGE, "as it should be")
-    return PassResult(
-        ObservedCluster(key=ko.KEY, groups=groups),
-        plan,
-        (),
-        FINE,
-        5.0,
-        Policy(ClusterRef("etl"), 5),
-    )
+    seen, policy = ObservedCluster(key=ko.KEY, groups=groups), Policy(ClusterRef("etl"), 5)
+    return PassResult(seen, plan, (), FINE, 5.0, policy)
 
 
 class Stage:
@@ -129,19 +123,12 @@ async def test_a_failed_pass_is_reported_and_what_is_so_again_afterwards() -> No
     assert [Condition(READY, False, Reason.ACTION_FAILED, "no answer"), FINE] == stage.told
 
 
-async def test_rests_grow_while_nothing_works() -> None:
-    visits = visitor(Stage(*[KubeError("no")] * 5, RuntimeError("a bug")))
+async def test_while_nothing_works_rests_grow_and_soon_it_asks_nothing_of_budgets() -> None:
+    stage = Stage(*[KubeError("no")] * 5, RuntimeError("a bug"))
+    visits = visitor(stage)
 
     for longest_s in (5, 10, 20, 40, 60, 60):
         assert longest_s / 2 <= await visits._visit() <= longest_s
-
-
-async def test_after_some_failures_it_asks_nothing_more_of_budgets() -> None:
-    stage = Stage(*[KubeError("no")] * 4)
-    visits = visitor(stage)
-    for _ in range(4):
-        await visits._visit()
-
     assert 3 == stage.claims_nothing_after
 
 

@@ -8,25 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_adaptive.kube.annotated import (
-    MARGIN_S,
-    RENEW_S,
-    REST_S,
-    SETTLE_S,
-    Adopt,
-    Complain,
-    Make,
-    Mend,
-    Remove,
-    Step,
-    Suspend,
-    Tell,
-    Wake,
-    is_suspended,
-    steps,
-    suspension_notes,
-    suspension_of,
-)
+from dask_adaptive.kube import annotated
+from dask_adaptive.kube.annotated import Complain, Make, Mend, Remove, Suspend, Tell, Wake, steps
 from dask_adaptive.kube.objects import (
     BY_ADOPTION,
     BY_ANNOTATIONS,
@@ -54,7 +37,9 @@ def cluster(**notes: str) -> ClusterObject:
 
 
 def resting(*, for_s: float = 400.0, since: float = NOW - 60) -> dict[str, str]:
-    return {k: v for k, v in suspension_notes(NOW + for_s, since).items() if v is not None}
+    return {
+        k: v for k, v in annotated.suspension_notes(NOW + for_s, since).items() if v is not None
+    }
 
 
 RESTS = resting()
@@ -85,8 +70,8 @@ def by_hand(name: str = "by-hand", **spec: Any) -> PolicyObject:
 
 def todo(
     seen: ClusterObject, policies: list[PolicyObject], *autoscalers: AutoscalerObject,
-    adopt: Adopt = Adopt.ANNOTATED, controller: str = DEFAULT_CONTROLLER,
-) -> list[Step]:  # fmt: skip
+    adopt: annotated.Adopt = annotated.Adopt.ANNOTATED, controller: str = DEFAULT_CONTROLLER,
+) -> list[annotated.Step]:  # fmt: skip
     return steps(seen, policies, autoscalers, adopt=adopt, controller=controller, now=NOW)
 
 
@@ -123,7 +108,7 @@ def test_which_are_taken_over(
 ) -> None:
     seen = cluster(**({"adopt": on_cluster} if on_cluster is not None else {}))
     notes = {ADOPT: on_autoscaler} if on_autoscaler is not None else {}
-    found = todo(seen, [], scaler(notes=notes), adopt=Adopt(adopt))
+    found = todo(seen, [], scaler(notes=notes), adopt=annotated.Adopt(adopt))
 
     assert ([Make, Suspend] if expected else []) == [type(step) for step in found]
 
@@ -226,13 +211,13 @@ def test_what_is_made(
 
 def test_people_are_told_once_that_upstream_rests() -> None:
     _, first = todo(YES, [], AWAKE)
-    (again,) = todo(YES, [made()], scaler(notes=resting(for_s=RENEW_S - 1)))
+    (again,) = todo(YES, [made()], scaler(notes=resting(for_s=annotated.RENEW_S - 1)))
 
     assert isinstance(first, Suspend)
     assert isinstance(again, Suspend)
-    assert (NOW + REST_S, NOW) == (first.until, first.since)
+    assert (NOW + annotated.REST_S, NOW) == (first.until, first.since)
     assert "AdaptivePolicy etl says" in first.told
-    assert ("", NOW + REST_S, NOW - 60) == (again.told, again.until, again.since)
+    assert ("", NOW + annotated.REST_S, NOW - 60) == (again.told, again.until, again.since)
 
 
 @pytest.mark.parametrize(
@@ -262,8 +247,8 @@ def conflicting(*bodies: dict[str, Any]) -> str:
     "notes, expected",
     never_taken_over=({}, False),
     rests=(RESTS, True),
-    a_run_may_be_under_way=(resting(since=NOW - SETTLE_S + 2), False),
-    about_to_wake=(resting(for_s=MARGIN_S - 1), False),
+    a_run_may_be_under_way=(resting(since=NOW - annotated.SETTLE_S + 2), False),
+    about_to_wake=(resting(for_s=annotated.MARGIN_S - 1), False),
     woken_as_the_operator_was_away=(resting(for_s=-1), False),
     a_late_run_wrote_its_own=({**RESTS, COOLDOWN: str(NOW + 15)}, False),
     a_persons_own_rest=({COOLDOWN: str(NOW + 400)}, False),
@@ -272,14 +257,14 @@ def conflicting(*bodies: dict[str, Any]) -> str:
     no_number=({**RESTS, COOLDOWN: "nan"}, False),
 )
 def test_at_rest(notes: dict[str, str], expected: bool) -> None:
-    assert expected == is_suspended(scaler(notes=notes), NOW)
+    assert expected == annotated.is_suspended(scaler(notes=notes), NOW)
     assert expected == (not conflicting(ko.policy(), body(notes=notes)))
 
 
 @given(
     left=st.floats(-1e6, 1e6),
     since=st.one_of(st.none(), st.floats(-1e6, 1e6)),
-    later=st.floats(0, RENEW_S - MARGIN_S),
+    later=st.floats(0, annotated.RENEW_S - annotated.MARGIN_S),
 )
 def test_upstream_never_wakes_while_we_look_and_never_rests_longer_than_promised(
     left: float, since: float | None, later: float
@@ -290,14 +275,14 @@ def test_upstream_never_wakes_while_we_look_and_never_rests_longer_than_promised
         rests_until=NOW + left,
         adopted_at=None if since is None else NOW + since,
     )
-    times = suspension_of(began, NOW)
+    times = annotated.suspension_of(began, NOW)
     until, adopted_at = times or (began.rests_until, began.adopted_at)
 
     assert adopted_at is not None
     assert adopted_at <= NOW + 1
-    assert RENEW_S <= until - NOW <= REST_S + MARGIN_S
+    assert annotated.RENEW_S <= until - NOW <= annotated.REST_S + annotated.MARGIN_S
     seen = AutoscalerObject(began.meta, ko.KEY, rests_until=until, adopted_at=adopted_at)
-    again = suspension_of(seen, NOW + later)
+    again = annotated.suspension_of(seen, NOW + later)
     assert again is None or again[1] == adopted_at  # made longer, without a break
 
 

@@ -38,17 +38,11 @@ def test_a_pod_that_stays_stands_for_its_worker() -> None:
     assert "w1-hash-new" == seen.workers[0].pod
 
 
-def test_a_worker_without_a_pod_says_so() -> None:
-    quota = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate"}
-    seen = ko.look(
-        ko.cluster(),
-        ko.deployment("w1"),
-        ko.deployment("w2", status={"conditions": [{**quota, "message": "exceeded quota: q"}]}),
-    )
+@table("more, said", yet=({}, "not created"), at_all=({"spec": {"replicas": 0}}, "ScaledToZero"))
+def test_a_worker_that_has_no_pod_says_so(more: dict[str, Any], said: str) -> None:
+    (seen,) = ko.look(ko.cluster(), ko.deployment(**more)).workers
 
-    waiting, failed = (w.waiting for w in seen.workers)
-    assert "not created" in waiting
-    assert "FailedCreate: exceeded quota: q" == failed
+    assert said in seen.waiting
 
 
 def unplaced(reason: str = "Unschedulable", at: str = ko.CREATED, **more: str) -> dict[str, Any]:
@@ -87,7 +81,7 @@ def test_a_worker_whose_pod_is_there_is_not_refused_any_more() -> None:
     refused = ko.deployment(status={"conditions": [said]})
 
     (without,) = ko.look(ko.cluster(), refused).workers
-    assert f"FailedCreate: {said['message']}" == without.refused
+    assert f"FailedCreate: {said['message']}" == without.refused == without.waiting
     (made,) = ko.look(ko.cluster(), refused, ko.pod()).workers
     assert "" == made.refused
 
@@ -145,12 +139,6 @@ def test_what_a_pod_waits_for(status: dict[str, Any], expected: str) -> None:
     (seen,) = ko.look(ko.cluster(), ko.deployment(), ko.pod(status=status)).workers
 
     assert expected == seen.waiting
-
-
-def test_a_deployment_scaled_to_nothing_says_so() -> None:
-    (seen,) = ko.look(ko.cluster(), ko.deployment(spec={"replicas": 0})).workers
-
-    assert seen.waiting.startswith("ScaledToZero")
 
 
 def test_listeners_hear_only_of_what_matters() -> None:
