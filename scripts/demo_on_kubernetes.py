@@ -23,6 +23,7 @@ from dask_adaptive.model.reason import Reason
 from dask_adaptive.scheduler.calls import SchedulerCalls
 from dask_adaptive.scheduler.link import Link, connect
 from dask_adaptive_lab.rehearse import demo
+from dask_adaptive_lab.rehearse.rehearsal import run_script
 from dask_adaptive_lab.rehearse.views import PlainView, RehearsalFigures
 from dask_adaptive_lab.tally import tally_of
 
@@ -110,16 +111,8 @@ async def main(namespace: str, name: str, address: str) -> int:
     onlooker = Onlooker(namespace, name, link, calls, view)
     await onlooker.look()
     looking = asyncio.create_task(onlooker.run())
-    script = await asyncio.create_subprocess_exec(
-        sys.executable, str(demo.__file__),
-        env={**os.environ, "DASK_SCHEDULER_ADDRESS": address, "PYTHONUNBUFFERED": "1",
-             "DASK_ADAPTIVE_DEMO_NAMESPACE": namespace},
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-    )  # fmt: skip
-    assert script.stdout is not None
-    async for line in script.stdout:
-        view.said(line.decode(errors="replace").rstrip())
-    code = await script.wait()
+    os.environ["DASK_ADAPTIVE_DEMO_NAMESPACE"] = namespace
+    code = await run_script([sys.executable, str(demo.__file__)], address, view.said)
     await asyncio.sleep(SETTLE_S)
     looking.cancel()
     await asyncio.gather(looking, return_exceptions=True)

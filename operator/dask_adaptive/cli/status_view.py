@@ -57,10 +57,6 @@ class PolicyView:
         auto = self.status.idle_times.get(group) if self.status else None
         return auto.seconds if auto else 0.0
 
-    def is_of(self, name: str) -> bool:
-        """True if the policy, or its cluster, has this name."""
-        return name in (self.name, self.cluster)
-
 
 async def list_policies(
     api: KubeApi, namespace: str | None, name: str | None = None
@@ -75,5 +71,5 @@ def fail_without_policy(namespace: str | None, name: str | None) -> NoReturn:
 
 
 def views_of(bodies: Iterable[Json], name: str | None = None) -> list[PolicyView]:
-    chosen = (p for p in map(PolicyView, bodies) if name is None or p.is_of(name))
+    chosen = (p for p in map(PolicyView, bodies) if name in (None, p.name, p.cluster))
     return sorted(chosen, key=lambda p: (p.namespace, p.name))

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping
+from typing import Any
 
 from dask_adaptive.backoff import heard
 from dask_adaptive.kube import annotated
@@ -151,9 +152,7 @@ class AnnotatedPolicies:
             case annotated.Tell(reason, message):
                 await self._tell(cluster, None, reason, message)
 
-    async def _annotate(
-        self, autoscaler: AutoscalerObject, notes: Mapping[str, str | None]
-    ) -> None:
+    async def _annotate(self, autoscaler: AutoscalerObject, notes: Mapping[str, Any]) -> None:
         meta = autoscaler.meta
         path = kube.AUTOSCALERS.path(meta.namespace, meta.name)
         body = {"metadata": {"uid": meta.uid, "annotations": notes}}

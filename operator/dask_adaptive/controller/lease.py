@@ -17,16 +17,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from dask_adaptive.backoff import end
-from dask_adaptive.kube.api import (
-    LEASES,
-    AlreadyExists,
-    Conflict,
-    Json,
-    KubeApi,
-    KubeError,
-    NotFound,
-    NotLeading,
-)
+from dask_adaptive.kube import api as kube
+from dask_adaptive.kube.api import Json, KubeApi, KubeError
 from dask_adaptive.kube.objects import parse_meta
 
 logger = logging.getLogger(__name__)
@@ -68,7 +60,7 @@ class LeaderLease:
         self._api, self._namespace, self._identity = api, namespace, identity
         self._lead, self._timing = lead, timing
         self._name = lease_name(controller)
-        self._path = LEASES.path(namespace, self._name)
+        self._path = kube.LEASES.path(namespace, self._name)
         self._seen = ("", "", 0.0)  # another holder, its last renewal, and when we saw it
         self._lease: Json | None = None  # as we last wrote it
         self._version = 0  # of the lease, as last seen
@@ -78,7 +70,7 @@ class LeaderLease:
     def check(self) -> None:
         """Raise `NotLeading` unless this process surely holds the lease; called before writes."""
         if not self.is_leader or self._is_late():
-            raise NotLeading("this replica does not lead any more; whoever does looks again")
+            raise kube.NotLeading("this replica does not lead any more; whoever does looks again")
 
     def _is_late(self) -> bool:
         return time.monotonic() - self._renewed_at >= self._timing.renew_deadline_s
@@ -131,10 +123,10 @@ class LeaderLease:
         try:
             try:
                 current = await self._api.get(self._path)
-            except NotFound:
+            except kube.NotFound:
                 meta = {"name": self._name, "namespace": self._namespace}
-                new = {**LEASES.head, "metadata": meta, "spec": self._spec({})}
-                self._lease = await self._api.create(LEASES.path(self._namespace), new)
+                new = {**kube.LEASES.head, "metadata": meta, "spec": self._spec({})}
+                self._lease = await self._api.create(kube.LEASES.path(self._namespace), new)
             else:
                 self._see(current)
                 if not self._may_take(current):
@@ -145,7 +137,7 @@ class LeaderLease:
             self._see(self._lease)
         except WentBack:
             raise
-        except (Conflict, AlreadyExists):
+        except (kube.Conflict, kube.AlreadyExists):
             return False  # another operator was faster; retry later
         except KubeError as exc:
             logger.warning("Can't renew the lease: %s", exc)

@@ -139,8 +139,7 @@ class Visitor:
             return
         names = [
             name
-            for group in self._last.observed.groups
-            for worker in group.workers
+            for worker in self._last.observed.workers
             if worker.retiring is not None
             for name in worker.dask_names
         ]

@@ -149,6 +149,11 @@ class Rehearsal:
             await self.link.close()
             await self._calls.close()
 
+    def heard(self, line: str) -> None:
+        """Pass a line of the script on, unless the loop has ended: that ends the script."""
+        self.say(line)
+        self.raise_if_broken()
+
     def raise_if_broken(self) -> None:
         """Raise what ended the loop, if anything did: a defect of ours."""
         if self._passes is not None and self._passes.done() and not self._passes.cancelled():
@@ -230,7 +235,7 @@ async def _rehearse(rehearsal: Rehearsal, run: Sequence[str], figures: Rehearsal
     async with rehearsal:
         rehearsal.say(f"scheduler at {rehearsal.address}")
         rehearsal.say(f"dashboard at {rehearsal.scheduler.dashboard}")
-        code = await _run_script(run, rehearsal)
+        code = await run_script(run, rehearsal.address, rehearsal.heard)
         if code == 0:
             await _until_settled(rehearsal, figures)
         return code
@@ -240,20 +245,16 @@ def _default(policy: Policy) -> GroupBounds:
     return policy.bounds(ClusterKey("local", policy.cluster).default_group)[0]
 
 
-async def _run_script(run: Sequence[str], rehearsal: Rehearsal) -> int:
-    env = {
-        **os.environ,
-        "DASK_SCHEDULER_ADDRESS": rehearsal.address,
-        "PYTHONUNBUFFERED": "1",
-    }
+async def run_script(run: Sequence[str], address: str, said: Callable[[str], None]) -> int:
+    """Run a script against a scheduler, passing on what it prints; returns its exit code."""
+    env = {**os.environ, "DASK_SCHEDULER_ADDRESS": address, "PYTHONUNBUFFERED": "1"}
     script = await asyncio.create_subprocess_exec(
         *run, env=env, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
     )
     assert script.stdout is not None
     try:
         async for line in script.stdout:
-            rehearsal.say(line.decode(errors="replace").rstrip())
-            rehearsal.raise_if_broken()
+            said(line.decode(errors="replace").rstrip())
         return await script.wait()
     finally:
         if script.returncode is None:
@@ -264,11 +265,9 @@ async def _run_script(run: Sequence[str], rehearsal: Rehearsal) -> int:
 async def _until_settled(rehearsal: Rehearsal, figures: RehearsalFigures) -> None:
     """Give idle workers the time to leave, so that the figures tell of it."""
     default = _default(rehearsal.policy)
-    is_auto = default.idle_timeout_s == AUTO_S
-    idle_s = MOST_S if is_auto else default.idle_timeout_s
-    limit_s, least = idle_s + SETTLE_S, default.minimum
-    for _ in range(int(limit_s / 0.2)):
+    idle_s = MOST_S if default.idle_timeout_s == AUTO_S else default.idle_timeout_s
+    for _ in range(int((idle_s + SETTLE_S) / 0.2)):
         rehearsal.raise_if_broken()
-        if figures.present <= least:
+        if figures.present <= default.minimum:
             return
         await asyncio.sleep(0.2)

@@ -37,9 +37,7 @@ def cluster(**notes: str) -> ClusterObject:
 
 
 def resting(*, for_s: float = 400.0, since: float = NOW - 60) -> dict[str, str]:
-    return {
-        k: v for k, v in annotated.suspension_notes(NOW + for_s, since).items() if v is not None
-    }
+    return annotated.suspension_notes(NOW + for_s, since)
 
 
 RESTS = resting()
