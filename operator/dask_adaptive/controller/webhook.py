@@ -12,6 +12,7 @@ from typing import Any
 from aiohttp import web
 
 from dask_adaptive.controller.metrics import Metrics
+from dask_adaptive.kube import objects
 from dask_adaptive.kube.agent_config import AgentConfig, Consent
 from dask_adaptive.kube.api import CLUSTERS, GROUPS, POLICIES, Json, KubeApi, KubeError
 from dask_adaptive.kube.cache.world import World
@@ -25,16 +26,7 @@ from dask_adaptive.kube.inject import (
     may_be_default,
     objection,
 )
-from dask_adaptive.kube.objects import (
-    CLUSTER_LABEL,
-    GROUP_LABEL,
-    ClusterObject,
-    GroupObject,
-    PolicyObject,
-    parse_cluster,
-    parse_group,
-    parse_policy_object,
-)
+from dask_adaptive.kube.objects import ClusterObject, GroupObject, PolicyObject
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.policy import InvalidPolicy, disruption_of
 from dask_adaptive.model.scheduler_settings import SchedulerSettings, scheduler_settings
@@ -93,7 +85,7 @@ class Injector:
         role = component(pod)
         if why := objection(pod, role if role in (SCHEDULER, WORKER) else SCHEDULER):
             return Injection(lacks=why)
-        name = pod["metadata"]["labels"].get(CLUSTER_LABEL, "")
+        name = pod["metadata"]["labels"].get(objects.CLUSTER_LABEL, "")
         try:
             cluster = await self._cluster(namespace, name, fresh=role == SCHEDULER)
             if refused := await self._consent.refused(namespace, cluster):
@@ -118,17 +110,17 @@ class Injector:
     async def _cluster(self, namespace: str, name: str, *, fresh: bool) -> ClusterObject:
         """Return the cached cluster; for bursts of workers that is recent enough."""
         known = None if fresh else self._world.get(ClusterObject, namespace, name)
-        return known or parse_cluster(await self._api.get(CLUSTERS.path(namespace, name)))
+        return known or objects.parse_cluster(await self._api.get(CLUSTERS.path(namespace, name)))
 
     async def _grace(self, pod: Json, namespace: str) -> int | None:
         """Return the grace period to set on a worker's pod; None if its group sets one."""
-        name = pod["metadata"]["labels"].get(GROUP_LABEL, "")
+        name = pod["metadata"]["labels"].get(objects.GROUP_LABEL, "")
         if not may_be_default(pod) or not name:
             return None
         # The pod can't tell whether a person wrote 30 or the API server did; the DaskWorkerGroup
         # can, whose `spec.worker.spec` dask-kubernetes copies (build_worker_deployment_spec).
         try:
-            group = self._world.get(GroupObject, namespace, name) or parse_group(
+            group = self._world.get(GroupObject, namespace, name) or objects.parse_group(
                 await self._api.get(GROUPS.path(namespace, name))
             )
         except KubeError as exc:
@@ -171,12 +163,12 @@ class Injector:
 
     async def _listed(self, key: ClusterKey) -> list[PolicyObject]:
         found = await self._api.list(POLICIES.path(key.namespace))
-        return [policy for policy in map(parse_policy_object, found) if policy.key == key]
+        return [policy for policy in map(objects.parse_policy_object, found) if policy.key == key]
 
 
 def _where(request: Mapping[str, Any]) -> str:
     pod = request.get("object") or {}
-    cluster = (pod.get("metadata", {}).get("labels") or {}).get(CLUSTER_LABEL, "?")
+    cluster = (pod.get("metadata", {}).get("labels") or {}).get(objects.CLUSTER_LABEL, "?")
     return f"{request.get('namespace')}/{cluster}"
 
 

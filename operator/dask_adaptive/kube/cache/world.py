@@ -11,16 +11,7 @@ from typing import Any, TypeAlias, TypeVar
 from dask_adaptive.kube import api, nodes, objects, resource_quotas
 from dask_adaptive.kube.api import KubeApi, Resource
 from dask_adaptive.kube.nodes import NodeObject
-from dask_adaptive.kube.objects import (
-    CLUSTER_LABEL,
-    COMPONENT_LABEL,
-    ClusterObject,
-    PodObject,
-    PolicyObject,
-    ServedNamespace,
-    Watched,
-    text_at,
-)
+from dask_adaptive.kube.objects import PodObject, PolicyObject, ServedNamespace, Watched, text_at
 from dask_adaptive.kube.resource_quotas import QuotaObject
 from dask_adaptive.model.keys import ClusterKey
 
@@ -32,7 +23,8 @@ logger = logging.getLogger(__name__)
 _GONE = 1000
 
 _NAME, _SPEC, _REF = ("metadata", "name"), ("spec", "cluster"), ("spec", "clusterRef", "name")
-_LABEL = ("metadata", "labels", CLUSTER_LABEL)
+_LABEL = ("metadata", "labels", objects.CLUSTER_LABEL)
+_WORKERS = f"{objects.COMPONENT_LABEL}=worker"
 
 
 @dataclass(frozen=True)
@@ -65,20 +57,14 @@ KINDS: tuple[Kind, ...] = (
         by_people=True,
         lost="autoscalers of upstream's are not noticed",
     ),
-    Kind(
-        api.DEPLOYMENTS,
-        objects.DeploymentObject,
-        objects.parse_deployment,
-        _LABEL,
-        f"{COMPONENT_LABEL}=worker",
-    ),
-    Kind(api.PODS, objects.PodObject, objects.parse_pod, _LABEL, f"{COMPONENT_LABEL}=worker"),
+    Kind(api.DEPLOYMENTS, objects.DeploymentObject, objects.parse_deployment, _LABEL, _WORKERS),
+    Kind(api.PODS, objects.PodObject, objects.parse_pod, _LABEL, _WORKERS),
     Kind(
         api.SERVICES,
         objects.ServiceObject,
         objects.parse_service,
         _LABEL,
-        f"{COMPONENT_LABEL}=scheduler",
+        f"{objects.COMPONENT_LABEL}=scheduler",
         lost="new schedulers are not reached",
     ),
     Kind(
@@ -421,7 +407,7 @@ class World:
         if isinstance(one, ServedNamespace):
             return {
                 key for kind, key in self._by_cluster
-                if kind in (PolicyObject, ClusterObject) and key.namespace == one.meta.name
+                if kind in (PolicyObject, objects.ClusterObject) and key.namespace == one.meta.name
             }  # fmt: skip
         if isinstance(one, NodeObject):
             signals = {n.signals if isinstance(n, NodeObject) else () for n in (old, new)}
