@@ -12,12 +12,7 @@ from dask_adaptive.kube.annotated import SETTLE_S, is_suspended
 from dask_adaptive.kube.api import KubeApi
 from dask_adaptive.kube.cache.world import World
 from dask_adaptive.kube.notes import Note
-from dask_adaptive.kube.objects import (
-    GROUP_LABEL,
-    DeploymentObject,
-    GroupObject,
-    parse_autoscaler,
-)
+from dask_adaptive.kube.objects import GROUP_LABEL, DeploymentObject, GroupObject, parse_autoscaler
 from dask_adaptive.kube.view import ClusterLook, adopted, conflict, is_settling, view
 from dask_adaptive.loop.ports import PlatformError, PlatformUnread
 from dask_adaptive.model.keys import ClusterKey

@@ -14,15 +14,9 @@ import msgspec
 
 from dask_adaptive.budget.adaptive_budget import WORKERS, AdaptiveBudget, parse_budget
 from dask_adaptive.budget.board import Holder, Holding, Pool, Row, amount
+from dask_adaptive.kube import objects
 from dask_adaptive.kube.cache.world import World
-from dask_adaptive.kube.objects import (
-    BudgetObject,
-    ClusterObject,
-    DeploymentObject,
-    GroupObject,
-    NamespaceObject,
-    PodObject,
-)
+from dask_adaptive.kube.objects import ClusterObject, DeploymentObject
 from dask_adaptive.kube.resource_quotas import QuotaObject, cost
 from dask_adaptive.kube.worker_pods import Shape
 from dask_adaptive.loop.status import Condition, Generation
@@ -83,11 +77,11 @@ class BudgetStatus:
 
 
 def read_budgets(
-    objects: Iterable[BudgetObject],
+    budgets: Iterable[objects.BudgetObject],
 ) -> tuple[dict[str, AdaptiveBudget], dict[str, InvalidPolicy]]:
     """Return the readable AdaptiveBudgets by title, and the problems of the others."""
     found, wrong = dict[str, AdaptiveBudget](), dict[str, InvalidPolicy]()
-    for each in objects:
+    for each in budgets:
         try:
             budget = parse_budget(msgspec.json.decode(each.spec_json))
             found[each.title] = budget.within(each.meta.namespace)
@@ -121,7 +115,7 @@ def _of_budget(
 ) -> Pool:  # fmt: skip
     holdings = []
     for cluster in clusters:
-        where = world.get(NamespaceObject, "", cluster.meta.namespace)
+        where = world.get(objects.NamespaceObject, "", cluster.meta.namespace)
         if not budget.covers(cluster.meta.namespace, dict(where.labels) if where else {}):
             continue
         rule = budget.rule_for(cluster.meta.namespace, cluster.meta.name)
@@ -154,14 +148,14 @@ def _of_quota(
 def _groups(world: World, key: ClusterKey) -> Iterator[tuple[Holder, Shape, int]]:
     """Yield each group with the shape of a worker, and its existing or requested workers."""
     there = Counter(deployment.group for deployment in world.of(DeploymentObject, key))
-    for group in world.of(GroupObject, key):
+    for group in world.of(objects.GroupObject, key):
         name = group.meta.name
         yield Holder(key, name), group.shape, max(group.replicas, there[name])
 
 
 def _with_pods(world: World, key: ClusterKey) -> Iterator[Holder]:
     """Return the group of each worker whose pod exists."""
-    workers = {pod.worker for pod in world.of(PodObject, key)}
+    workers = {pod.worker for pod in world.of(objects.PodObject, key)}
     there = (d for d in world.of(DeploymentObject, key) if d.meta.name in workers)
     return (Holder(key, deployment.group) for deployment in there)
 

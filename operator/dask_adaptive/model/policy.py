@@ -8,25 +8,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any
 
-from dask_adaptive.model import kinds
+from dask_adaptive.model import kinds, scaling
 from dask_adaptive.model.amounts import Amount
 from dask_adaptive.model.codec import Check, InvalidPolicy, Listed, decode, one_of
 from dask_adaptive.model.keys import default_group_of
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Budget, Recycle, Window
-from dask_adaptive.model.scaling import (
-    AUTO_S,
-    Behavior,
-    Fallback,
-    GroupBounds,
-    Idle,
-    IdleTimeout,
-    LoadTarget,
-    Schedule,
-    ShuffleWait,
-    WorkerGroups,
-    not_above,
-)
+from dask_adaptive.model.scaling import AUTO_S, GroupBounds, not_above
 from dask_adaptive.model.scheduler_settings import SchedulerSettings
 
 #: Of operators that were given no name, and of policies that name none.
@@ -147,20 +135,20 @@ class Policy:
     #: How long a worker must have been idle before it may leave. Auto keeps it for as long as its
     #: return takes, which is the time that workers of its group take to start and its data to move,
     #: within 12s and 5m.
-    idle_timeout_s: IdleTimeout = AUTO_S
+    idle_timeout_s: scaling.IdleTimeout = AUTO_S
     #: How the number of workers follows the load.
-    target: LoadTarget = field(default_factory=LoadTarget)
+    target: scaling.LoadTarget = field(default_factory=scaling.LoadTarget)
     #: How fast the number of workers changes, with HorizontalPodAutoscaler's fields. By default it
     #: rises at once, and falls after idleTimeout.
-    behavior: Behavior = field(default_factory=Behavior)
+    behavior: scaling.Behavior = field(default_factory=scaling.Behavior)
     #: Minimums for certain hours, such as working hours. If several apply, the highest counts;
     #: minReplicas applies as well.
-    schedules: Annotated[tuple[Schedule, ...], Listed(32)] = ()
+    schedules: Annotated[tuple[scaling.Schedule, ...], Listed(32)] = ()
     #: What happens to the cluster when nobody uses it. A cluster is in use while a worker is
     #: pinned, or while code requests workers.
-    idle: Idle = field(default_factory=Idle)
+    idle: scaling.Idle = field(default_factory=scaling.Idle)
     #: What to do while the scheduler does not answer. No worker leaves meanwhile.
-    fallback: Fallback = field(default_factory=Fallback)
+    fallback: scaling.Fallback = field(default_factory=scaling.Fallback)
     #: Once a worker has been unschedulable for this long, no more are requested, except for
     #: occasional retries.
     unschedulable_timeout_s: kinds.PositiveSeconds = 300.0
@@ -169,7 +157,7 @@ class Policy:
     max_unready: kinds.Part = 0.45
     #: Whether P2P shuffles wait for workers that are about to join. A shuffle assigns its outputs
     #: to the workers that are connected when it begins.
-    shuffle: ShuffleWait = field(default_factory=ShuffleWait)
+    shuffle: scaling.ShuffleWait = field(default_factory=scaling.ShuffleWait)
     #: Which pins hold a worker, and for how long.
     pins: Pins = field(default_factory=Pins)
     #: How a worker leaves.
@@ -182,7 +170,7 @@ class Policy:
     recycle: Recycle = field(default_factory=Recycle)
     #: Settings of one worker group, instead of those above. A group with maxReplicas is scaled,
     #: too.
-    worker_groups: WorkerGroups = ()
+    worker_groups: scaling.WorkerGroups = ()
     #: How the agent relieves the scheduler, the configuration of Dask that the scheduler starts
     #: with, and how the operator reaches it.
     scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)

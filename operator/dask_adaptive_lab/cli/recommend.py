@@ -15,14 +15,7 @@ from dask_adaptive.cli.output import aligned, show
 from dask_adaptive.kube.api import POLICIES
 from dask_adaptive.model.amounts import format_duration
 from dask_adaptive_lab.cli.files import read_manifest, read_trace_file
-from dask_adaptive_lab.simulate.advice import (
-    Result,
-    Tried,
-    advise,
-    changed,
-    search,
-    too_short,
-)
+from dask_adaptive_lab.simulate.advice import Result, Tried, advise, changed, search, too_short
 from dask_adaptive_lab.trace import Trace
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
