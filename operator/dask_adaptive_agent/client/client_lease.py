@@ -384,6 +384,11 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return None
 
 
+def current_task() -> asyncio.Task[Any] | None:
+    """None also where no event loop runs."""
+    return None if _running_loop() is None else asyncio.current_task()
+
+
 def _worker_of_this_task() -> Any:
     """The worker that runs the calling task; None outside of tasks."""
     try:
@@ -391,9 +396,9 @@ def _worker_of_this_task() -> Any:
     except ValueError:
         pass
     # get_worker knows nothing of async tasks before 2023.7; BaseWorker keeps what it runs.
-    if _running_loop() is None:
+    here = current_task()
+    if here is None:
         return None
-    here = asyncio.current_task()
     for worker in list(Worker._instances):
         if here in getattr(worker, "_async_instructions", ()):
             return worker

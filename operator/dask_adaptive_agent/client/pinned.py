@@ -23,6 +23,7 @@ from dask_adaptive_agent.client.client_lease import (
     PinRefused,
     PinUnavailable,
     SchedulerConnection,
+    current_task,
     seconds,
 )
 
@@ -293,8 +294,4 @@ class want:
 
 
 def _caller() -> Any:
-    try:
-        task = asyncio.current_task()
-    except RuntimeError:  # no event loop in this thread
-        task = None
-    return task or threading.get_ident()
+    return current_task() or threading.get_ident()

@@ -57,9 +57,8 @@ class Batches:
         """
         batches, queue = self._batches, self._queue
         if seconds:
-            last = batches[-1] if batches else None
-            if last is not None and (queue is not None or now - last.last_at <= TOGETHER_S):
-                last.add(now, seconds)
+            if batches and (queue is not None or now - batches[-1].last_at <= TOGETHER_S):
+                batches[-1].add(now, seconds)
             else:
                 batches.append(_Batch(now, now, seconds))
         while batches and now - batches[0].first_at > WINDOW_S:

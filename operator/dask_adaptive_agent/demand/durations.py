@@ -12,14 +12,13 @@ import logging
 import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+from distributed.scheduler import TaskPrefix, TaskState, WorkerState
 
 from dask_adaptive_agent.component import Component, Context
 from dask_adaptive_agent.guard import logged
 from dask_adaptive_agent.protocol.requests import LONGEST_MS
-
-if TYPE_CHECKING:
-    from distributed.scheduler import TaskPrefix, TaskState, WorkerState
 
 logger = logging.getLogger(__name__)
 
@@ -188,11 +187,8 @@ class Durations(Component):
         for one in startstops:
             if one["action"] == "compute":
                 took = max(0.0, one["stop"] - one["start"])
-                spread = self._spreads.get(ts.prefix.name)
-                if spread is None:
-                    spread = self._spreads[ts.prefix.name] = Spread(took)
-                else:
-                    spread.add(took)
+                spread = self._spreads.setdefault(ts.prefix.name, Spread(took))
+                spread.add(took)
                 spread.resources = frozenset(ts.resource_restrictions or ())
 
 

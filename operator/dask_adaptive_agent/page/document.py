@@ -40,17 +40,12 @@ class Table:
         self.source = models.ColumnDataSource(
             {field: [] for field, *_ in spec.columns}, name=f"adaptive-{name}"
         )
-        self._title = models.Div(text="", sizing_mode="stretch_width")
+        self._title = models.Div(sizing_mode="stretch_width")
         self._table = models.DataTable(
             source=self.source,
             columns=[_column(*column) for column in spec.columns],
             index_position=None,
-            sortable=True,
-            reorderable=True,
-            selectable=True,
             row_height=ROW_PX,
-            height=2 * ROW_PX,
-            visible=False,
             sizing_mode="stretch_width",
             **_DATATABLE_STYLESHEETS_KWARGS,
         )
@@ -110,7 +105,7 @@ class View:
 
     def __init__(self, looks: Looks) -> None:
         self._looks = looks
-        self.head = models.Div(text="", sizing_mode="stretch_width")
+        self.head = models.Div(sizing_mode="stretch_width")
         self.tables = {name: Table(name) for name in TABLES}
         parts = [part for table in self.tables.values() for part in table.parts]
         self.root = column(self.head, *parts, sizing_mode="stretch_width")

@@ -6,7 +6,6 @@ import heapq
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, KeysView
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from dask_adaptive_agent import wire
@@ -27,18 +26,21 @@ SPENT_S = 600.0
 class Lease(NamedTuple):
     """One claim on one worker (or group of workers); instants are on the clock of the table."""
 
+    until: float
     name: str
     source: str
     owner: str
     reason: str
-    until: float
     since: float  # when it was first set, renewals left aside
     latest: float  # it ends then, however often it is renewed; infinite: there is no such limit
     client: str  # the caller's Dask client, if any
     workers: int = 0  # of a group: the minimum that is wanted
 
+    @property
+    def holder(self) -> PinHolder:
+        return self.source, self.owner
 
-@dataclass(eq=False)
+
 class LeaseTable:
     """
     Leases by worker name, source and owner.
@@ -48,17 +50,16 @@ class LeaseTable:
     O(log n) for each lease it names, and each lease that has ended is paid for once.
     """
 
-    clock: Callable[[], float]
-    most: int = wire.MOST_PINS  # leases that it holds
-
-    def __post_init__(self) -> None:
+    def __init__(self, clock: Callable[[], float], most: int = wire.MOST_PINS) -> None:
+        self.clock = clock
+        self.most = most  # leases that it holds
         self.expired: Counter[str] = Counter()  # leases that came to their end, by source
         self._new_or_gone = self._renewed = 0  # how often, in all
         self._by_name: dict[str, dict[PinHolder, Lease]] = {}
         self._by_holder: dict[PinHolder, dict[str, Lease]] = {}
         self._count = 0
-        #: Ends of leases, some of them replaced or given up since: those are skipped.
-        self._ends: list[tuple[float, str, PinHolder]] = []
+        #: A heap, by their ends. Some were replaced or given up since: those are skipped.
+        self._ends: list[Lease] = []
         #: Who has had its time: until when that is remembered, the soonest first, and whether
         #: anybody was told.
         self._spent: dict[PinHolder, tuple[float, bool]] = {}
@@ -103,7 +104,7 @@ class LeaseTable:
             latest = since + total_s
             until = max(now, min(now + ttl_s, latest))
             granted_s = min(granted_s, until - now)
-            self._put(Lease(name, source, owner, reason, until, since, latest, client, workers))
+            self._put(Lease(until, name, source, owner, reason, since, latest, client, workers))
         return granted_s
 
     def unpin(self, *, source: str, owner: str, names: Iterable[str] | None = None) -> None:
@@ -117,14 +118,12 @@ class LeaseTable:
 
     def drop(self, name: str) -> None:
         """The worker of that name is gone, and all claims on it."""
-        self._purge()
-        for lease in list(self._by_name.get(name, {}).values()):
+        for lease in self.of(name):
             self._remove(lease)
 
     def move(self, name: str, other: str) -> None:
         """The worker is called otherwise from now on, and its claims go with it."""
-        self._purge()
-        for lease in list(self._by_name.get(name, {}).values()):
+        for lease in self.of(name):
             self._remove(lease)
             self._put(lease._replace(name=other))
 
@@ -145,9 +144,7 @@ class LeaseTable:
 
     def refuse(self, *, source: str, owner: str) -> bool:
         """Remember that a renewal was refused; whether that is the first time."""
-        _, was_reported = self._spent.get((source, owner), (0.0, False))
-        self._spend((source, owner), was_reported=True)
-        return not was_reported
+        return not self._spend((source, owner), is_reported=True)
 
     def of(self, name: str) -> list[Lease]:
         """Claims on one worker, the one that lasts longest first."""
@@ -162,6 +159,9 @@ class LeaseTable:
 
     def every(self) -> list[Lease]:
         self._purge()
+        return self._all()
+
+    def _all(self) -> list[Lease]:
         return [lease for leases in self._by_name.values() for lease in leases.values()]
 
     def granted(self) -> dict[Lease, list[str]]:
@@ -172,50 +172,45 @@ class LeaseTable:
         return out
 
     def _put(self, lease: Lease) -> None:
-        holder = (lease.source, lease.owner)
         of_name = self._by_name.setdefault(lease.name, {})
-        is_new = holder not in of_name
+        is_new = lease.holder not in of_name
         self._count += is_new
         self._new_or_gone += is_new
         self._renewed += not is_new
-        of_name[holder] = lease
-        self._by_holder.setdefault(holder, {})[lease.name] = lease
-        heapq.heappush(self._ends, (lease.until, lease.name, holder))
+        of_name[lease.holder] = lease
+        self._by_holder.setdefault(lease.holder, {})[lease.name] = lease
+        heapq.heappush(self._ends, lease)
         if len(self._ends) > 2 * self._count + 64:
-            self._ends = [
-                (one.until, name, key)
-                for name, of_name in self._by_name.items()
-                for key, one in of_name.items()
-            ]
+            self._ends = self._all()
             heapq.heapify(self._ends)
 
     def _remove(self, lease: Lease) -> None:
-        holder = (lease.source, lease.owner)
-        of_name, of_holder = self._by_name[lease.name], self._by_holder[holder]
-        del of_name[holder], of_holder[lease.name]
+        of_name, of_holder = self._by_name[lease.name], self._by_holder[lease.holder]
+        del of_name[lease.holder], of_holder[lease.name]
         if not of_name:
             del self._by_name[lease.name]
         if not of_holder:
-            del self._by_holder[holder]
+            del self._by_holder[lease.holder]
         self._count -= 1
         self._new_or_gone += 1
 
-    def _spend(self, holder: PinHolder, *, was_reported: bool) -> None:
+    def _spend(self, holder: PinHolder, *, is_reported: bool) -> bool:
+        """Remember that a holder has had its time; whether anybody was told before."""
         # Taken out first, so that it goes to the end: the order is by time.
-        _, is_known = self._spent.pop(holder, (0.0, False))
-        self._spent[holder] = (self.clock() + SPENT_S, was_reported or is_known)
+        _, was_reported = self._spent.pop(holder, (0.0, False))
+        self._spent[holder] = (self.clock() + SPENT_S, was_reported or is_reported)
+        return was_reported
 
     def _purge(self) -> None:
         now = self.clock()
-        while self._ends and self._ends[0][0] <= now:
-            _, name, holder = heapq.heappop(self._ends)
-            lease = self._by_name.get(name, {}).get(holder)
-            if lease is None or lease.until > now:
+        while self._ends and self._ends[0].until <= now:
+            lease = heapq.heappop(self._ends)
+            if self._by_name.get(lease.name, {}).get(lease.holder) is not lease:
                 continue
             self._remove(lease)
             self.expired[lease.source] += 1
             if lease.latest <= lease.until:
-                self._spend(holder, was_reported=False)
+                self._spend(lease.holder, is_reported=False)
         while self._spent:
             holder, (until, _) = next(iter(self._spent.items()))
             if now < until:

@@ -12,9 +12,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Set
 from functools import cache
-from typing import TYPE_CHECKING
 
 from distributed.core import Status
+from distributed.scheduler import TaskPrefix, TaskState
 
 from dask_adaptive_agent import wire
 from dask_adaptive_agent.component import Component, Context
@@ -24,9 +24,6 @@ from dask_adaptive_agent.quotas.worker_limits import UNNAMED
 from dask_adaptive_agent.service.service import Service
 from dask_adaptive_agent.text import duration, group_of
 from dask_adaptive_agent.worker_side import lifetime
-
-if TYPE_CHECKING:
-    from distributed.scheduler import TaskPrefix, TaskState
 
 #: Seconds between two looks while some worker has an end, and between two searches for ends that
 #: workers report by themselves.
@@ -82,10 +79,9 @@ class Deadlines(Component):
 
     def expected_s(self) -> float:
         """Expected duration of the longest unfinished kind of task; 0: none."""
-        there = [
-            kind for kind in self.durations.kinds(self._floor_s) if kind.stage is not Stage.ABSENT
-        ]
-        return max([kind.expected_s for kind in there], default=0.0)
+        kinds = self.durations.kinds(self._floor_s)
+        there = [kind.expected_s for kind in kinds if kind.stage is not Stage.ABSENT]
+        return max(there, default=0.0)
 
     def refresh(self, *, anew: bool = False) -> None:
         """Look at workers and kinds of tasks, anew or if the last look is long ago."""

@@ -94,15 +94,12 @@ class _Latest(OrderedDict[Hashable, _Alike]):
         return found
 
 
-@dataclass(eq=False)
 class Failures:
     """Judges failures as they are reported."""
 
-    clock: Callable[[], float]
-    workers: Callable[[], int]  # how many there are now
-    keep_s: float = KEEP_S
-
-    def __post_init__(self) -> None:
+    def __init__(self, clock: Callable[[], float], workers: Callable[[], int]) -> None:
+        self.clock, self.workers = clock, workers  # the latter: how many there are now
+        self.keep_s = KEEP_S
         self._tasks, self._kinds = _Latest(), _Latest()
 
     def add(
@@ -153,10 +150,8 @@ class Failures:
             kind.last.pop(record, None)
 
     def _is_everywhere(self, kind: _Alike, now: float) -> bool:
-        workers = self.workers()
-        if workers < FEWEST_WORKERS or len(kind.tasks) < FEWEST_TASKS:
-            return False
-        if 2 * len(kind.last) <= workers:
+        workers, tasks = self.workers(), len(kind.tasks)
+        if workers < FEWEST_WORKERS or tasks < FEWEST_TASKS or 2 * len(kind.last) <= workers:
             return False
         kind.last = {r: at for r, at in kind.last.items() if at > now - self.keep_s}
         return 2 * len(kind.last) > workers

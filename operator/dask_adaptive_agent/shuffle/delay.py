@@ -20,20 +20,19 @@ from dataclasses import dataclass, field
 from functools import wraps
 from importlib import import_module
 from time import time as wall_clock
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from distributed.core import Status
+from distributed.scheduler import TaskState
 
 from dask_adaptive_agent import patching, wire
 from dask_adaptive_agent.component import Component, Context
 from dask_adaptive_agent.demand.durations import Durations
+from dask_adaptive_agent.guard import logged
 from dask_adaptive_agent.patching import Call, Patches
 from dask_adaptive_agent.service.service import Service
 from dask_adaptive_agent.shuffle.runs import BARRIER, Barriers, Upcoming, Work, work_of
 from dask_adaptive_agent.text import duration, plural
-
-if TYPE_CHECKING:
-    from distributed.scheduler import TaskState
 
 logger = logging.getLogger(__name__)
 
@@ -130,13 +129,11 @@ class ShuffleDelay(Component):
 
         @wraps(stock)
         def get_or_create(**request: Any) -> Any:
-            try:
+            id, wait = "", None
+            # Fail open: it begins on the workers that are there, as upstream does.
+            with logged(logger, "Failed to decide whether a shuffle should wait for workers"):
                 id = _shuffle_of(request)
                 wait = self._wait(id)
-            except Exception:
-                # Fail open: it begins on the workers that are there, as upstream does.
-                logger.exception("Failed to decide whether a shuffle should wait for workers")
-                return stock(**request)
             if wait is None:
                 return stock(**request)
             call = asyncio.get_running_loop().create_future()
@@ -148,14 +145,12 @@ class ShuffleDelay(Component):
     def review(self) -> None:
         """End what need not wait any more."""
         for id, wait in list(self.ongoing.items()):
-            try:
+            over = "of an error in the scheduler's log"
+            # Fail open, as above.
+            with logged(logger, "Failed to decide whether shuffle %s should wait on", id):
                 # Threads of a worker that closes would keep it from that.
                 wait.let_go(but=self.scheduler.workers)
                 over = self._reason_to_end(id, wait)
-            except Exception:
-                # Fail open, as above.
-                logger.exception("Failed to decide whether shuffle %s should wait on", id)
-                over = "of an error in the scheduler's log"
             if over:
                 self._end(id, wait, over)
         for id in [id for id in self._spent if not self._barriers.is_known(id)]:

@@ -8,7 +8,9 @@ from collections.abc import Callable, Collection, Iterator, Set
 from dataclasses import dataclass
 from functools import wraps
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+from distributed.scheduler import TaskState
 
 from dask_adaptive_agent import patching, wire
 from dask_adaptive_agent.component import Component, Context
@@ -17,14 +19,10 @@ from dask_adaptive_agent.patching import Delegate, Mismatch, Patches
 from dask_adaptive_agent.service.service import Service
 from dask_adaptive_agent.text import duration, plural
 
-if TYPE_CHECKING:
-    from distributed.scheduler import TaskState
-
 logger = logging.getLogger(__name__)
 
 #: The prefix that upstream's `barrier_key` puts before a shuffle's id.
 BARRIER = "shuffle-barrier-"
-
 
 #: Shuffles that one answer describes.
 MOST = 50

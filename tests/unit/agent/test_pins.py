@@ -124,7 +124,7 @@ def test_the_table_holds_what_was_claimed_until_it_ends_and_then_nothing(steps: 
         assert {key[0] for key in alive} == set(table.names())
         assert len(alive) == len(table.every())
         for name in "abcde":
-            leases = {tuple(lease[:3]): lease for lease in table.of(name)}
+            leases = {(name, *lease.holder): lease for lease in table.of(name)}
             assert {key for key in alive if key[0] == name} == set(leases)
             assert all(lease.until == alive[key]["until"] for key, lease in leases.items())
             assert all(lease.since == alive[key]["since"] for key, lease in leases.items())
