@@ -60,16 +60,6 @@ ALL = {"workers": True, "adaptive": True}
 STOCK = {"workers": False}
 
 
-@with_bokeh
-async def test_it_is_in_the_dashboard_and_its_navigation_bar(s) -> None:
-    assert STOCK == await pages(s)
-
-    install(s)
-
-    assert ALL == await pages(s)
-    assert 404 == (await get(s, "nothing"))[0]
-
-
 @pytest.mark.long
 @with_bokeh
 async def test_it_goes_without_a_trace_and_comes_again(s, monkeypatch) -> None:

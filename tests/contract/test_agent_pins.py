@@ -47,15 +47,6 @@ async def test_code_pins_workers_by_name_or_address(s, a, b) -> None:
 
 
 @with_agent(client=False)
-async def test_a_worker_that_is_not_there_cannot_be_pinned_by_code(s, a, b, agent) -> None:
-    answer = await claim(s, a.name, "nobody")
-
-    assert wire.E_INVALID == answer["error"]
-    assert "nobody" in answer["message"]
-    assert 0 == len(agent.pins.leases.every())
-
-
-@with_agent(client=False)
 async def test_the_policy_limits_what_code_may_pin(s, a, b, agent) -> None:
     await ask(s, wire.CONFIGURE, client_max_ms=50_000, manual_max_ms=10_000)
 

@@ -312,15 +312,6 @@ def test_an_async_task_holds_its_worker(shared: Sync, tmp_path: Path) -> None:
     assert [] == shared.pins()
 
 
-def test_tasks_at_once_each_hold(shared: Sync) -> None:
-    held = shared.client.gather(
-        shared.client.map(pin_tasks.hold, [str(i) for i in range(20)], seconds=0.01, pure=False)
-    )
-
-    assert set(shared.addresses) == {address for workers in held for address in workers}
-    assert [] == shared.pins()
-
-
 # As time goes by
 
 
@@ -349,17 +340,6 @@ async def test_a_renewal_that_is_refused_is_told_once(c, s, a, b) -> None:
     (record,) = records
     assert logging.WARNING == record.levelno
     assert "although they are pinned" in record.getMessage()
-
-
-@with_agent(threads=2)
-async def test_the_rest_is_held_when_one_worker_leaves(c, s, a, b) -> None:
-    async with pinned(ttl=1, reason="rest"):
-        await a.close()
-        await until(lambda: len(s.workers) == 1)
-        claims = heard(s, wire.PIN)
-        await until(lambda: len(claims) > 6)
-        assert every(s, "rest") == await pins(s)
-    assert [] == await pins(s)
 
 
 @with_agent(5)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Collection, Iterator, Set
+from collections.abc import Callable, Collection, Set
 from dataclasses import dataclass
 from functools import wraps
 from itertools import islice
@@ -250,13 +250,6 @@ class Barriers(Component):
         now = self.clock()
         self._known = {key: (at, min(seen, now)) for key, (at, seen) in self._known.items()}
 
-    def upcoming(self) -> Iterator[Upcoming]:
-        """The shuffles that have not begun, in the order in which they became known."""
-        for key in list(self._known):
-            one = self.get(key[len(BARRIER) :])
-            if one is not None:
-                yield one
-
     def get(self, id: str) -> Upcoming | None:
         """The shuffle of that id, unless it has begun or is no more."""
         known = self._known.get(BARRIER + id)
@@ -267,17 +260,17 @@ class Barriers(Component):
 
     def rows(self) -> list[wire.UpcomingShuffleRow]:
         """
-        The first `MOST` of them, for the operator: more workers would be of use to them.
-
-        Cheap however many tasks there are.
+        The first `MOST` that became known and have not begun, for the operator: more workers would
+        be of use to them. Cheap however many tasks there are.
         """
+        upcoming = (self.get(shuffle_of(key)) for key in list(self._known))
         return [
             {
                 "id": one.id,
                 "inputs": len(one.barrier.waiting_on or ()),
                 "outputs": len(one.barrier.dependents),
             }
-            for one in islice(self.upcoming(), MOST)
+            for one in islice(filter(None, upcoming), MOST)
         ]
 
     def is_known(self, id: str) -> bool:

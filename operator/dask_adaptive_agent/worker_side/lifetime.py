@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections.abc import Callable
 from typing import Any
 
 #: A key of `WorkerState.metrics`. Its value is a map: a number would become a column of the
@@ -17,8 +18,8 @@ from typing import Any
 METRIC = "dask-adaptive"
 
 
-def report(worker: Any) -> None:
-    """Begin, where the worker has a lifetime; call it on the worker's loop."""
+def begin(worker: Any) -> Callable[[], object]:
+    """Where the worker has a lifetime; call it on the worker's loop. Returns what undoes it."""
     loop = asyncio.get_running_loop()
     ends_at = _ends_at(worker, loop)
 
@@ -27,10 +28,7 @@ def report(worker: Any) -> None:
 
     if ends_at < math.inf:
         worker.metrics[METRIC] = left
-
-
-def be_silent(worker: Any) -> None:
-    worker.metrics.pop(METRIC, None)
+    return lambda: worker.metrics.pop(METRIC, None)
 
 
 def left_s(ws: Any) -> float:

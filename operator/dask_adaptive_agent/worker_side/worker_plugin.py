@@ -70,25 +70,20 @@ class Lender(WorkerPlugin, NannyPlugin):
     def unpack(self, worker, nanny):
         importer, lifetime, handover, sources = pickle.loads(zlib.decompress(given))
         problem = "SIGTERM ends this process as it would without the agent"
-        attempt(problem, self.hand_over, handover, worker or nanny)
+        attempt(problem, self.begin, handover, "dask_adaptive_handover", worker or nanny)
         if worker:
             attempt("Tasks can't import pinned here", self.lend, importer, sources)
             problem = "The scheduler is not told of this worker's lifetime"
-            attempt(problem, self.report, lifetime, worker)
+            attempt(problem, self.begin, lifetime, "dask_adaptive_lifetime", worker)
 
-    def hand_over(self, handover, server):
-        undo = run(handover, "dask_adaptive_handover")["begin"](server)
+    def begin(self, text, name, server):
+        undo = run(text, name)["begin"](server)
         self.undo.append(undo or (lambda: None))
 
     def lend(self, importer, sources):
         space = run(importer, "dask_adaptive_bootstrap")
         lent = space["lend"](sources)
         self.undo.append(lambda: space["give_back"](lent))
-
-    def report(self, lifetime, worker):
-        space = run(lifetime, "dask_adaptive_lifetime")
-        self.undo.append(lambda: space["be_silent"](worker))
-        space["report"](worker)
 
 plugin = Lender()
 """
