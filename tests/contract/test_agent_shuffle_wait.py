@@ -331,11 +331,12 @@ async def test_two_shuffles_wait_at_once_and_other_work_goes_on(c, s, a, agent) 
 @pytest.mark.thorough
 @with_agent(config=LONG)
 async def test_a_shuffle_that_begins_again_does_not_wait_again_for_longer_in_all(
-    c, s, a, b, agent
+    c, s, a, b, agent, monkeypatch
 ) -> None:
+    monkeypatch.setattr(delay, "OVERDUE_S", 0.1)  # as above
     await ask(s, wire.CONFIGURE, shuffle_wait_ms=1500)
     async with always_soon(s):
-        await asyncio.sleep(0.1)
+        await until(lambda: agent.plans.arriving)
         future = rechunked(c)
         await until(agent.shuffles.running)
         assert 1 == len(told(agent))

@@ -24,9 +24,12 @@ DIRECT_S = 120.0
 #: client that connects asks a few times in a row.
 POLL_S, WAITS_S = 0.5, 2.0
 
-#: A wait is not believed any longer when no worker has come, or was on its way, for `FRUITLESS_S`:
-#: somebody else may look as often. Nobody is believed to send data for longer than `LONGEST_S`.
-FRUITLESS_S, LONGEST_S = 300.0, 3600.0
+#: Nobody is believed to wait when no worker has come, or was on its way, for `FRUITLESS_S`: it may
+#: be somebody who looks as often. It is another wait when there was none for `QUIET_S`.
+FRUITLESS_S, QUIET_S = 300.0, 10.0
+
+#: Nobody is believed to send data for longer.
+LONGEST_S = 3600.0
 
 #: A message of more bytes than this is data, or a graph with data in it.
 LARGE = 1_000_000
@@ -36,8 +39,6 @@ class _Wait(NamedTuple):
     since: float
     last: float  # infinite: the call goes on
     is_upload: bool  # or `Client.wait_for_workers`
-    grew_at: float = math.inf  # when a worker had come or was on its way
-    most: int = 0  # workers that ran at a time
 
 
 class ClientCalls(Component):
@@ -51,6 +52,9 @@ class ClientCalls(Component):
         self._direct: deque[float] = deque(maxlen=100)
         self.is_sending = False  # a client sends data to workers, or to the scheduler for them
         self._since = math.inf
+        #: When somebody waited for workers last, when a worker had come or was on its way, and how
+        #: many ran at a time.
+        self._waited_at, self._grew_at, self._most = -math.inf, 0.0, 0
 
     def install(self, patches: Patches) -> None:
         patches.put(patching.SCATTER_RPC, self._scattering)
@@ -95,7 +99,7 @@ class ClientCalls(Component):
         has_tasks = has_tasks or any([ws.processing for ws in scheduler.workers.values()])
         waits_s = math.inf if has_tasks else WAITS_S
         ends = [
-            wait.since + LONGEST_S if wait.is_upload else wait.grew_at + FRUITLESS_S
+            wait.since + LONGEST_S if wait.is_upload else self._fruitless_at(now)
             for wait in self._waits.values()
             if now - wait.last < POLL_S
             and (not running if wait.is_upload else wait.last - wait.since > waits_s)
@@ -111,6 +115,22 @@ class ClientCalls(Component):
                 "group": "",
             }
         ]
+
+    def _fruitless_at(self, now: float) -> float:
+        """
+        When the wait for workers is not believed any longer.
+
+        A client polls over several connections, so it is one wait, whoever waits.
+        """
+        running = len(self.scheduler.running)
+        if now - self._waited_at > QUIET_S:
+            self._grew_at, self._most = now, 0
+        self._waited_at = now
+        if now - self._grew_at < FRUITLESS_S and (
+            running > self._most or self.context.plans.arriving
+        ):
+            self._grew_at, self._most = now, max(running, self._most)
+        return self._grew_at + FRUITLESS_S
 
     def _scattering(self, stock: Call) -> Call:
         @wraps(stock)
@@ -145,12 +165,7 @@ class ClientCalls(Component):
         now, connection = self.clock(), asyncio.current_task()
         known = self._waits.get(connection)
         if known is None or known.is_upload is not is_upload or now - known.last > POLL_S:
-            known = _Wait(now, now, is_upload, grew_at=now)
-        running = len(self.scheduler.running)
-        if now - known.grew_at < FRUITLESS_S and (
-            running > known.most or self.context.plans.arriving
-        ):
-            known = known._replace(grew_at=now, most=running)
+            known = _Wait(now, now, is_upload)
         self._waits[connection] = known._replace(last=now)
 
 
