@@ -11,9 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from time import time
-from typing import Any, NamedTuple
-
-from distributed.scheduler import TaskGroup, TaskPrefix, TaskState, WorkerState
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dask_adaptive_agent import wire
 from dask_adaptive_agent.component import Component, Context
@@ -22,6 +20,9 @@ from dask_adaptive_agent.demand.durations import FOREVER_S, UNFINISHED, Duration
 from dask_adaptive_agent.demand.graph_shape import WaitingSample, is_bound, waiting_sample
 from dask_adaptive_agent.guard import Guard, amount, whole
 from dask_adaptive_agent.shuffle.runs import Barriers
+
+if TYPE_CHECKING:
+    from distributed.scheduler import TaskGroup, TaskPrefix, TaskState, WorkerState
 
 #: Looking takes at most this part of the time.
 LOOK_PART = 0.02

@@ -12,13 +12,14 @@ import logging
 import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
-
-from distributed.scheduler import TaskPrefix, TaskState, WorkerState
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dask_adaptive_agent.component import Component, Context
 from dask_adaptive_agent.guard import logged
 from dask_adaptive_agent.protocol.requests import LONGEST_MS
+
+if TYPE_CHECKING:
+    from distributed.scheduler import TaskPrefix, TaskState, WorkerState
 
 logger = logging.getLogger(__name__)
 

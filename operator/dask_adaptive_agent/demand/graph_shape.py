@@ -6,9 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from distributed.scheduler import TaskPrefix, TaskState
+if TYPE_CHECKING:
+    from distributed.scheduler import TaskPrefix, TaskState
+
 
 #: Tasks that one look passes over at most, and those that wait that it takes of them.
 PASSED, TAKEN = 8_000, 500
@@ -17,10 +19,11 @@ PASSED, TAKEN = 8_000, 500
 FEW = 16
 
 #: Counts of unfinished tasks by prefix: (running, ready, waiting).
-Counts = Mapping[TaskPrefix, "tuple[int, int, int]"]
+Counts = Mapping["TaskPrefix", "tuple[int, int, int]"]
+
 
 #: The kinds that each kind waits for, or that wait for it.
-Edges = Mapping[TaskPrefix, AbstractSet[TaskPrefix]]
+Edges = Mapping["TaskPrefix", "AbstractSet[TaskPrefix]"]
 
 
 class GraphShape(NamedTuple):

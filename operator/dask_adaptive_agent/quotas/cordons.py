@@ -13,10 +13,9 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from distributed.core import Status
-from distributed.scheduler import TaskState, WorkerState
 
 from dask_adaptive_agent import patching, wire
 from dask_adaptive_agent.component import Component, Context
@@ -32,6 +31,9 @@ from dask_adaptive_agent.service.service import SHORT, SHORTEST_LOOK_S, Cordon, 
 from dask_adaptive_agent.service.task_mover import Mover, stealing
 from dask_adaptive_agent.text import duration, plural
 from dask_adaptive_agent.worker_side import lifetime
+
+if TYPE_CHECKING:
+    from distributed.scheduler import TaskState, WorkerState
 
 logger = logging.getLogger(__name__)
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Set
 from functools import cache
+from typing import TYPE_CHECKING
 
 from distributed.core import Status
-from distributed.scheduler import TaskPrefix, TaskState
 
 from dask_adaptive_agent import wire
 from dask_adaptive_agent.component import Component, Context
@@ -24,6 +24,9 @@ from dask_adaptive_agent.quotas.worker_limits import UNNAMED
 from dask_adaptive_agent.service.service import Service
 from dask_adaptive_agent.text import duration, group_of
 from dask_adaptive_agent.worker_side import lifetime
+
+if TYPE_CHECKING:
+    from distributed.scheduler import TaskPrefix, TaskState
 
 #: Seconds between two looks while some worker has an end, and between two searches for ends that
 #: workers report by themselves.

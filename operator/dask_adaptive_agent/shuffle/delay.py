@@ -20,10 +20,9 @@ from dataclasses import dataclass, field
 from functools import wraps
 from importlib import import_module
 from time import time as wall_clock
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distributed.core import Status
-from distributed.scheduler import TaskState
 
 from dask_adaptive_agent import patching, wire
 from dask_adaptive_agent.component import Component, Context
@@ -33,6 +32,9 @@ from dask_adaptive_agent.patching import Call, Patches
 from dask_adaptive_agent.service.service import Service
 from dask_adaptive_agent.shuffle.runs import BARRIER, Barriers, Upcoming, Work, work_of
 from dask_adaptive_agent.text import duration, plural
+
+if TYPE_CHECKING:
+    from distributed.scheduler import TaskState
 
 logger = logging.getLogger(__name__)
 

@@ -8,9 +8,7 @@ from collections.abc import Callable, Collection, Set
 from dataclasses import dataclass
 from functools import wraps
 from itertools import islice
-from typing import Any, NamedTuple
-
-from distributed.scheduler import TaskState
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dask_adaptive_agent import patching, wire
 from dask_adaptive_agent.component import Component, Context
@@ -18,6 +16,9 @@ from dask_adaptive_agent.guard import logged
 from dask_adaptive_agent.patching import Delegate, Mismatch, Patches
 from dask_adaptive_agent.service.service import Service
 from dask_adaptive_agent.text import duration, plural
+
+if TYPE_CHECKING:
+    from distributed.scheduler import TaskState
 
 logger = logging.getLogger(__name__)
 
