@@ -43,13 +43,10 @@ def page(rows: Sequence[Row]) -> str:
         clusters += f", {one[2]} operators together" if one[2] > 1 else ""
         mine = [row for row in rows if size(row) == one]
         parts.append(f"## {clusters}{mark(mine, 'scale')}\n\n{usage(mine)}\n")
-        parts += [f"{reactions(mine)}\n"] if any(map(has_reactions, mine)) else []
+        has_reactions = any(row.get("rises_s") or row.get("falls_s") for row in mine)
+        parts += [f"{reactions(mine)}\n"] if has_reactions else []
         parts += [f"{writes(row)}\n" for row in mine if row["phase"] == "churn"]
     return filled(__file__, old=OLD, sizes="\n".join(parts))
-
-
-def has_reactions(row: Row) -> bool:
-    return bool(row.get("rises_s") or row.get("falls_s"))
 
 
 def usage(rows: Sequence[Row]) -> str:
