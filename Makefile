@@ -83,7 +83,7 @@ docs: $(VENV)-docs/.ready ## the documentation as a site, in site/, with warning
 lock: $(VENV)/.dev ## write requirements.lock, which the image installs (UPGRADE=1: the newest of each)
 	scripts/lock.sh
 
-dist: $(VENV)-dist/.ready ## a release in dist/: packages, chart, plugin, image, SBOM, notes, checksums, signature (PARTS; docs/howto/release.md)
+dist: $(VENV)-dist/.ready ## a release in dist/: packages, chart, plugin, image, SBOM, notes, checksums, signature (PARTS; docs/contributing/release.md)
 	$(VENV)-dist/bin/python scripts/dist.py $(PARTS)
 
 clean: ## remove the virtual environments and caches of this folder

@@ -2,7 +2,7 @@
 """
 Write the pages of the reference that follow from the code.
 
-    docs/generate.py           writes docs/reference/{patches,policy,reasons,wire}.md
+    docs/generate.py           writes {reference/{policy,reasons},contributing/{patches,wire}}.md
     docs/generate.py --check   exit code 1 if a page is out of date
 
 Needs PyYAML, which the operator needs too.
@@ -23,7 +23,7 @@ from typing import Any
 import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
-REFERENCE = ROOT / "docs/reference"
+DOCS = ROOT / "docs"
 CRD = ROOT / "helm/dask-adaptive-operator/files/crds/adaptivepolicies.yaml"
 REASON = ROOT / "operator/dask_adaptive/model/reason.py"
 WIRE = ROOT / "operator/dask_adaptive_agent/wire.py"
@@ -314,10 +314,10 @@ def patches_page() -> str:
 
 
 PAGES: dict[str, Callable[[], str]] = {
-    "patches.md": patches_page,
-    "policy.md": policy_page,
-    "reasons.md": reasons_page,
-    "wire.md": wire_page,
+    "contributing/patches.md": patches_page,
+    "reference/policy.md": policy_page,
+    "reference/reasons.md": reasons_page,
+    "contributing/wire.md": wire_page,
 }
 
 
@@ -326,7 +326,7 @@ def stale() -> list[str]:
     return [
         name
         for name, page in PAGES.items()
-        if not (REFERENCE / name).exists() or (REFERENCE / name).read_text() != page()
+        if not (DOCS / name).exists() or (DOCS / name).read_text() != page()
     ]
 
 
@@ -338,7 +338,7 @@ def main() -> None:
         raise SystemExit(__doc__)
     else:
         for name, page in PAGES.items():
-            (REFERENCE / name).write_text(page())
+            (DOCS / name).write_text(page())
 
 
 if __name__ == "__main__":

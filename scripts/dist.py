@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """
-Build a release into dist/ from the commit that is checked out: docs/howto/release.md.
+Build a release into dist/ from the commit that is checked out: docs/contributing/release.md.
 
     make dist                          all of it
     make dist PARTS="wheels chart"     some parts: wheels, chart, plugin, image, notes

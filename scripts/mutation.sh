@@ -1,6 +1,6 @@
 #!/bin/bash
 # Mutation testing of the planner: change its code in one place at a time, and see whether a unit
-# test notices. Without arguments: all modules, from nothing, and docs/benchmarks/README.md is
+# test notices. Without arguments: all modules, from nothing, and docs/contributing/mutation.md is
 # written. mutation.sh MODULE...: only those (caps, memory, ...), over what the last run left; the
 # table is printed. CHILDREN (2): mutants judged at a time. mutmut's settings: pyproject.toml.
 set -euo pipefail
@@ -31,5 +31,5 @@ modules=("${@/#/dask_adaptive.planner.}")
 if [ $# -gt 0 ]; then
   "$bin/python" scripts/mutation_report.py "$work" "$@"
 else
-  "$bin/python" scripts/mutation_report.py "$work" --write docs/benchmarks/README.md
+  "$bin/python" scripts/mutation_report.py "$work" --write docs/contributing/mutation.md
 fi

@@ -2,8 +2,8 @@
 The one place where upstream's code is changed, and put back.
 
 `TARGETS` lists every method, handler, class attribute and function of distributed that the agent
-replaces while it runs; `docs/reference/patches.md` is made from it. To change something else, add a
-`Target` to the table and put a hook there:
+replaces while it runs; `docs/contributing/patches.md` is made from it. To change something else,
+add a `Target` to the table and put a hook there:
 
     patch = patches.put(patching.RETIRE_WORKERS, wrap)       # wrap(stock) returns the new call
     patch = patches.listen(patching.TASK_FINISHED, listener)  # listener(message), before stock code

@@ -1,4 +1,4 @@
-"""What came of a soak, as a page: docs/benchmarks/soak.md."""
+"""What came of a soak, as a page: docs/contributing/soak.md."""
 
 from __future__ import annotations
 

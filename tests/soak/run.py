@@ -1,5 +1,5 @@
 """
-A job goes on while everything under it is killed and comes back: see docs/benchmarks/soak.md.
+A job goes on while everything under it is killed and comes back: see docs/contributing/soak.md.
 
     make soak MINUTES=30 SEED=7
 

@@ -2,7 +2,7 @@
 # A job on the local node while the operator, the scheduler, the API server, etcd, the kubelet, pods and nodes are killed and come back.
 #   make soak MINUTES=30 SEED=7            boots the node and installs both operators; takes all away again at the end, but for the CRDs
 #   make soak MINUTES=3                    a smoke test
-#   WRITE=1 make soak MINUTES=30           writes docs/benchmarks/soak.md, if nothing went wrong
+#   WRITE=1 make soak MINUTES=30           writes docs/contributing/soak.md, if nothing went wrong
 #   KEEP=1                                 leaves the node up
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=../../scripts/lib.sh
@@ -24,4 +24,4 @@ leave() {
 trap leave EXIT
 scripts/install.sh
 export LOCALNODE_STATE=$state PYTHONPATH=operator:tests
-"$python" -m soak.run --minutes "${MINUTES:-30}" ${SEED:+--seed "$SEED"} ${WRITE:+--write docs/benchmarks/soak.md}
+"$python" -m soak.run --minutes "${MINUTES:-30}" ${SEED:+--seed "$SEED"} ${WRITE:+--write docs/contributing/soak.md}

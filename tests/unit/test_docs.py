@@ -28,7 +28,8 @@ PAGES = sorted(
     for page in ROOT.glob(pattern)
 )
 
-CONTRIBUTING = [ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/contributing/*.md"))]
+#: Pages that lead through the code.
+GUIDES = ("CONTRIBUTING.md", *(f"docs/contributing/{x}.md" for x in ("operator", "agent", "lab")))
 
 #: `[text](target)`, in a line that is not code.
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
@@ -210,7 +211,7 @@ def test_make_is_called_with_targets_that_exist() -> None:
             assert set(words.split()) <= known, f"{command.page}: {command.text}"
 
 
-@pytest.mark.parametrize("page", CONTRIBUTING, ids=names(CONTRIBUTING))
+@pytest.mark.parametrize("page", [ROOT / name for name in GUIDES], ids=GUIDES)
 def test_contributors_are_led_to_files_that_exist(page: Path) -> None:
     """Paths stand in code: from the root, or from one of the packages that a page is about."""
     roots = [ROOT, ROOT / "operator", *(p.parent for p in ROOT.glob("operator/*/__init__.py"))]

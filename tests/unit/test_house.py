@@ -28,7 +28,7 @@ from support.source import code
 
 ROOT = Path(__file__).resolve().parents[2]
 OPERATOR = ROOT / "operator"
-TOUR = ROOT / "docs/explanation/tour.md"
+TOUR = ROOT / "docs/contributing/tour.md"
 
 #: At most so many files are opened on the way from the start of each part of the tour to its end.
 STOPS = {"An idle worker leaves": 26, "The number of workers": 20, "The agent gets in": 15}

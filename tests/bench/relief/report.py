@@ -148,7 +148,7 @@ def main() -> None:
         add(given.add, given.release)
     else:
         rows = read(RAW)
-        (FOLDER / "relief.md").write_text(page(rows))
+        (FOLDER.parent / "contributing/relief.md").write_text(page(rows))
         pages.into_readme("relief", readme(rows))
 
 
