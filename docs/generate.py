@@ -38,6 +38,14 @@ GROUPS = "spec.workerGroups[].recycle"
 MADE = "<!-- Made by docs/generate.py from {source}. Edit that, then run docs/generate.py. -->\n"
 
 
+DURATIONS = """
+## Durations
+
+A duration is a number with a unit (`ms`, `s`, `m` or `h`), or several in a row: `500ms`, `90s`,
+`1h30m`. It is at most `87600h`. HPA has whole seconds instead: its `periodSeconds: 60` is
+`period: 60s` here, and its `stabilizationWindowSeconds: 300` is `stabilizationWindow: 5m`."""
+
+
 def policy_page() -> str:
     """Fields, status and columns, from the CRD."""
     version = yaml.safe_load(CRD.read_text())["spec"]["versions"][0]
@@ -46,12 +54,12 @@ def policy_page() -> str:
     lines = [
         MADE.format(source=CRD.relative_to(ROOT)),
         "# AdaptivePolicy\n",
-        f"`dask-adaptive.dev/{version['name']}`, namespaced, short name `dap`. One for one",
-        "DaskCluster. Write durations as `90s`, `15m`, `1h30m` or `500ms`, at most `87600h`.",
-        "`kubectl` refuses fields that are not listed here. The API server refuses values that do",
-        "not fit together, with a sentence that says why, and so does `dask-adaptive rehearse`.",
+        f"`dask-adaptive.dev/{version['name']}`, namespaced, short name `dap`. Each DaskCluster",
+        "has one. `kubectl` refuses fields that are not listed here. The API server refuses values",
+        "that do not fit together, and says why; so does `dask-adaptive rehearse`.",
         "[The full example](../../manifests/examples/full-policy.yaml) has every field,",
         "[the minimal one](../../manifests/examples/minimal-policy.yaml) the two required ones.",
+        DURATIONS,
         *blocks(spec, "spec"),
         "\n## status\n",
         status["description"] + " No number in it changes merely because time passes.\n",
@@ -125,7 +133,8 @@ def kind(schema: dict[str, Any]) -> str:
         return " \\| ".join(f"`{word}`" for word in schema["enum"])
     rules = " ".join(rule["rule"] for rule in schema.get("x-kubernetes-validations", []))
     if "(ms|s|m|h)" in rules:
-        return "duration"
+        bound = ", longer than 0s" if "> duration('0s')" in rules else ""
+        return "`Auto` or duration" if "'Auto'" in rules else f"duration{bound}"
     if schema.get("x-kubernetes-int-or-string"):
         text = rules + schema.get("pattern", "")
         return "quantity" if "Gi" in text else "number or percentage"

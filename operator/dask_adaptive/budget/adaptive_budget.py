@@ -65,8 +65,11 @@ class LabelOperator(str, enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Expression:
+    #: Key of the label.
     key: str
+    #: How the label and values are compared.
     operator: LabelOperator
+    #: Values for In and NotIn.
     values: Annotated[tuple[str, ...], Listed(50)] = ()
 
     def holds(self, labels: Mapping[str, str]) -> bool:
@@ -79,9 +82,11 @@ class Expression:
 class Selector:
     """A Kubernetes label selector; an empty one selects everything."""
 
+    #: Labels that a namespace must have.
     match_labels: Annotated[
         Mapping[str, str], Kind(_labels, "must be labels, each with a text")
     ] = field(default_factory=dict)
+    #: Conditions on the labels of a namespace; all must hold.
     match_expressions: Annotated[tuple[Expression, ...], Listed(50)] = ()
 
     def selects(self, labels: Mapping[str, str]) -> bool:
@@ -99,13 +104,14 @@ class ShareRule:
 
     #: Name of the namespace.
     namespace: ObjectName
-    #: Name of a DaskCluster in it. Without it, all of them.
+    #: Name of a DaskCluster in the namespace. Without it, all of them.
     cluster: str = ""
     #: Weight by which resources are divided while several compete.
     weight: Annotated[Number, Must(lambda w: 0.001 <= w <= 1000, "must be 0.001 to 1000")] = 1
-    #: Workers that it gets before others get more than their own guarantee.
+    #: Number of workers that it gets before others get more than their own guarantee.
     guarantee: Count = 0
-    #: Clusters of a higher priority get all they need before others get more than their guarantee.
+    #: Clusters with a higher priority get all that they need before others get more than their
+    #: guarantee.
     priority: Priority = 0
 
     def is_for(self, namespace: str, name: str) -> bool:
@@ -114,7 +120,7 @@ class ShareRule:
 
 @dataclass(frozen=True, slots=True)
 class Reclaim:
-    #: Time after a worker group has grown in which no worker is taken from it for others.
+    #: How long after a worker group has grown no worker is taken from it for others.
     after_s: Seconds = 60.0
 
 
@@ -123,20 +129,19 @@ class AdaptiveBudget:
     """One AdaptiveBudget."""
 
     #: Limits of all clusters of the budget together, by resource. workers counts workers; cpu,
-    #: memory and all others are what pods of workers request.
+    #: memory and all others count what worker pods request.
     limits: Annotated[Mapping[str, float], Kind(_limits, _LIMITS_WORDS)]
-    #: Labels of the namespaces whose DaskClusters share. Without it, all. (Labels of a DaskCluster
-    #: are its owner's to write, and count for nothing.)
+    #: Labels of the namespaces whose DaskClusters share the budget. Without it, all namespaces.
+    #: Labels of DaskClusters do not count, because their owners can change them.
     namespace_selector: Selector = Selector()
-    #: Names of the namespaces whose DaskClusters share. Without it, all.
+    #: Names of the namespaces whose DaskClusters share the budget. Without it, all namespaces.
     namespaces: Annotated[tuple[ObjectName, ...], Listed(200, ITSELF)] | None = None
     #: Shares of namespaces or clusters, for all of their worker groups together. The first entry
-    #: that fits a cluster counts; other namespaces have a weight of 1.
+    #: that matches a cluster counts; all others have a weight of 1.
     shares: Annotated[tuple[ShareRule, ...], Listed(200)] = ()
-    #: Whether a worker group may have more than its weight's part while others need less than
-    #: theirs.
+    #: Whether a worker group may use more than its share while others need less than theirs.
     borrowing: bool = True
-    #: When workers are given back for others.
+    #: When workers are taken back for others.
     reclaim: Reclaim = Reclaim()
     #: Operators of this name divide the budget among the clusters whose policies they serve; all
     #: other workers count as held. Default dask-adaptive, an operator's default name.

@@ -37,7 +37,9 @@ _ONE = 1000  # thousandths
 class BudgetRow:
     """One worker group that shares a budget."""
 
+    #: Namespace of the DaskCluster.
     namespace: str
+    #: Name of the DaskCluster.
     cluster: str
     #: Name of the DaskWorkerGroup.
     name: str
@@ -45,9 +47,9 @@ class BudgetRow:
     held: int = 0
     #: Workers that it needs.
     wanted: int = 0
-    #: Workers that it may have.
+    #: Workers that the budget allows it.
     allowed: int = 0
-    #: Since when it has needed more than it may have.
+    #: Since when it has needed more workers than it may have.
     waiting_since: Instant = math.inf
 
     @property
@@ -59,9 +61,9 @@ class BudgetRow:
 class BudgetStatus:
     """The status of an AdaptiveBudget, declared as that of a policy is (`loop/status.py`)."""
 
-    #: The generation of the spec that was used.
+    #: The generation of the spec that this status is based on.
     generation: Annotated[Generation, Key("observedGeneration")] = 0
-    #: What all workers take together, by resource of the limits.
+    #: What all workers use together, by resource in the limits.
     held: Mapping[str, str] = field(default_factory=dict)
     #: Workers that exist or are requested.
     held_workers: int = 0
@@ -71,8 +73,9 @@ class BudgetStatus:
     waiting: int = 0
     #: Clusters that share it.
     clusters: int = 0
-    #: Each worker group, those that wait first; at most 100.
+    #: The worker groups, waiting ones first; at most 100.
     groups: tuple[BudgetRow, ...] = ()
+    #: Ready.
     conditions: Annotated[tuple[Condition, ...], Listed(key="type")] = ()
 
 

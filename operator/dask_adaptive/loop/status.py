@@ -46,12 +46,13 @@ class Condition:
 
     #: Name of the condition.
     type: str
+    #: Whether it holds.
     status: Annotated[bool | None, _TRUE_FALSE]
     #: Why, in one word.
     reason: str = ""
     #: Why, in a sentence.
     message: str = ""
-    #: When status changed last.
+    #: When the status last changed.
     last_transition_time: str = field(default="", compare=False)
     #: The generation of the spec that the condition describes.
     observed_generation: Generation = field(default=0, compare=False)
@@ -74,7 +75,9 @@ class WorkerRow:
     #: Pending, Active, Due (waits to be replaced), Surging (its replacement starts), Stopped,
     #: Draining, Drained or Going.
     state: str = ""
+    #: Why, in one word.
     reason: str = ""
+    #: Why, in a sentence.
     message: str = ""
 
 
@@ -89,12 +92,13 @@ class HeldBy:
     source: str
     #: The shuffle, the client, or the operator for annotations.
     owner: str
+    #: Why, as the owner gave it.
     reason: str = ""
     #: Names of the workers, at most 10.
     workers: tuple[str, ...] = ()
     #: How many workers it holds.
     count: int = 0
-    #: Its latest possible end, with all renewals.
+    #: When it ends at the latest, including renewals.
     until: Instant = math.inf  # in a pass on the loop's clock; moves only when it really has moved
     left_s: Annotated[float, LOCAL] = field(default=0.0, compare=False)  # from now, for any clock
     for_s: Annotated[float, LOCAL] = field(default=0.0, compare=False)  # since it was first set
@@ -129,11 +133,11 @@ class GroupRow:
     reason: str = ""
     #: The same in a sentence, with numbers.
     message: str = ""
-    #: With idleTimeout Auto: time from requesting a worker until it serves. A worker may leave once
-    #: it has been idle for this and moveSeconds together, within 12s and 5m. A new operator starts
-    #: from this.
+    #: With idleTimeout Auto: seconds from the request for a worker until it is in service. A worker
+    #: may be removed once it has been idle for this plus moveSeconds, at least 12s and at most 5m.
+    #: A restarted operator continues from this.
     start_seconds: int | None = None
-    #: With idleTimeout Auto: time to move a worker's share of the results.
+    #: With idleTimeout Auto: seconds to move a worker's share of the results.
     move_seconds: int | None = None
 
     @property
@@ -148,14 +152,15 @@ class GroupRow:
 class SchedulerRow:
     """Versions and features in the scheduler."""
 
+    #: Version of distributed.
     distributed: str = ""
     #: Version of the agent; empty while it does not answer.
     agent: str = ""
-    #: The Secret by which the operator reaches the scheduler; empty without TLS.
+    #: The Secret with which the operator connects to the scheduler; empty without TLS.
     tls_secret_name: str = ""
-    #: State of each relief, by its name in spec.scheduler.relief, which is Active, NotNeeded (this
-    #: release has no such load), Disabled or Failed. The metrics and `explain` show what it has
-    #: done so far.
+    #: State of each relief, by its name in spec.scheduler.relief: Active, NotNeeded (in this
+    #: release of distributed), Disabled or Failed. The metrics and `explain` show what it has done
+    #: so far.
     relief: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -166,7 +171,7 @@ class Status:
     values.
     """
 
-    #: The generation of the spec that the rest of the status describes.
+    #: The generation of the spec that this status is based on.
     generation: Annotated[Generation, Key("observedGeneration")] = 0
     #: Requested workers: spec.worker.replicas. This and all numbers that follow count all scaled
     #: worker groups together.
@@ -193,20 +198,21 @@ class Status:
     message: str = ""
     #: Each worker group that is scaled, the default one first; at most 50.
     groups: Annotated[tuple[GroupRow, ...], Listed(key="name")] = ()
-    #: The last decision, and the figures that it was made from. Earlier ones are in the ConfigMap
+    #: The last decision and the figures that it is based on. Earlier ones are in the ConfigMap
     #: `<policy>-adaptive-history`.
     last_decision: Decision | None = None
     #: The pins that hold workers; at most 100.
     held_by: tuple[HeldBy, ...] = ()
-    #: Workers that are not needed and stay, by reason.
+    #: How many workers stay though they are not needed, by reason.
     blockers: Mapping[str, int] = field(default_factory=dict)
-    #: Workers that are pending, by what they wait for, in the words of Kubernetes.
+    #: How many workers are pending, by what they wait for, in Kubernetes' terms.
     pending_reasons: Mapping[str, int] = field(default_factory=dict)
-    #: Workers in a state worth reporting; at most 100.
+    #: Workers in a state worth reporting, such as pinned, pending, leaving or due to be replaced;
+    #: at most 100.
     workers: Annotated[tuple[WorkerRow, ...], Listed(key="name")] = ()
-    #: Workers whose replacement has begun, by reason.
+    #: How many replacements of workers have begun, by reason.
     recycled: Mapping[str, int] = field(default_factory=dict)
-    #: When replacements for quotas began within the last hour, at most 200; recycle.maxPerHour
+    #: When quotas began to replace workers, within the last hour; at most 200. recycle.maxPerHour
     #: counts these.
     recent: Annotated[tuple[Instant, ...], Key("recentRecycles")] = ()
     #: Versions and features in the scheduler.

@@ -41,11 +41,13 @@ Instant = Annotated[float, _instant("seconds")]
 class Step:
     """One stage of a number, and its result."""
 
-    #: load, schedule, window, rate, cap, …
+    #: The stage: load, schedule, window, rate, cap, …
     stage: str  # "load" | "hint" | "schedule" | "idle" | "window" | "rate" | "bounds" | "cap" | …
-    #: The number after this stage.
+    #: Number of workers after this stage.
     replicas: int
+    #: Why the stage changed it, in one word.
     reason: Reason
+    #: The same in a sentence, with numbers.
     message: str
 
 
@@ -53,14 +55,15 @@ class Step:
 class Decision:
     """One changed decision about one worker group, or one action: an edge, never a heartbeat."""
 
+    #: When it was made.
     at: Annotated[float, _instant("milliseconds")]
-    #: The worker group that was decided.
+    #: The worker group that the decision is about.
     group: str
-    #: Workers in service.
+    #: Number of workers in service before it.
     before: int
-    #: Workers that the load needed.
+    #: Number of workers that the load needed.
     wanted: int
-    #: Workers that the operator decided on.
+    #: Number of workers that the operator decided on.
     desired: int
     #: Why, in one word.
     reason: Reason
@@ -68,11 +71,11 @@ class Decision:
     message: str
     #: Done, Advised, Held, or the error.
     outcome: str = ""  # "Done" | "Refused: …" | "Failed: …" | "Advised" | "Held"
-    #: load, policy, or the name of a client, a schedule or an annotation.
+    #: What caused it: load, policy, or a client, schedule or annotation by name.
     asked_by: str = "load"  # "load" | "client …" | "schedule …" | "annotation …" | "policy"
-    #: The figures that it was made from, by name.
+    #: The figures that it is based on, by name.
     inputs: Mapping[str, float] = field(default_factory=dict)  # queued, serving, arrival_s, …
-    #: Each stage that changed the number, in order.
+    #: The stages that changed the number, in order.
     steps: tuple[Step, ...] = ()
 
 

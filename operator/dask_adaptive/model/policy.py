@@ -49,21 +49,21 @@ class ClusterRef:
 class ShufflePins:
     #: Whether a running shuffle pins its workers.
     enabled: bool = True
-    #: Maximum time that one shuffle pins its workers.
+    #: Maximum time that a shuffle pins its workers.
     timeout_s: kinds.Seconds = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class ManualPins:
-    #: Maximum time that such a pin lasts, counted from when it was set.
+    #: Maximum duration of such a pin, from when it was set.
     max_duration_s: kinds.Seconds = 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class ClientPins:
-    #: Whether code may pin workers.
+    #: Whether user code may pin workers.
     enabled: bool = True
-    #: Maximum time that one such pin lasts, renewals included.
+    #: Maximum duration of such a pin, including renewals.
     max_duration_s: kinds.Seconds = 4 * 3600.0
 
 
@@ -71,11 +71,11 @@ class ClientPins:
 class Pins:
     """Selects the pins that count, and how long each may last."""
 
-    #: Pins on workers that take part in a P2P shuffle; the agent sets and removes them.
+    #: Pins that the agent sets on the workers of a P2P shuffle, and removes when it ends.
     shuffle: ShufflePins = ShufflePins()
     #: Pins that people set with the annotation dask-adaptive.dev/pin.
     manual: ManualPins = ManualPins()
-    #: Pins that code sets, with pinned() of dask_adaptive_agent.
+    #: Pins that user code sets with pinned() from dask_adaptive_agent.
     client: ClientPins = ClientPins()
 
 
@@ -83,18 +83,20 @@ class Pins:
 class Disruption:
     """Reactions to node signals, and hints for node autoscalers."""
 
-    #: Drain drains workers at once when their node is cordoned or about to be removed
-    #: (cluster-autoscaler, Karpenter, spot termination); Ignore does not. Needs an operator that
-    #: serves all namespaces.
+    #: Drain drains the workers of a node as soon as it is cordoned or about to be removed
+    #: (cluster-autoscaler, Karpenter, spot termination); Ignore does nothing. Needs an operator
+    #: that watches nodes: one that serves all namespaces, or has watch.nodes.
     node_signals: Annotated[bool, one_of({"Drain": True, "Ignore": False})] = True
-    #: Whether the webhook annotates the pods of workers, as they are created, so that
-    #: cluster-autoscaler and Karpenter leave their nodes alone. Your own annotations stay.
+    #: Whether the webhook annotates new worker pods so that cluster-autoscaler and Karpenter do not
+    #: remove their nodes. It never changes annotations of yours.
     hints: bool = True
-    #: How many workers of a group may be missing at the same time because they are replaced; if
-    #: several budgets apply, the lowest holds. An empty list sets no limit. Default one of 25%.
+    #: How many workers of a group may be unavailable at the same time because they are being
+    #: replaced. If several budgets apply, the lowest counts. An empty list means no limit. Default
+    #: one of 25%.
     budgets: Annotated[tuple[Budget, ...], Listed(32)] = (Budget(Amount(percent=25.0)),)
-    #: Workers are replaced for quotas only while one of these windows is open; without any, always.
-    #: The hard memory limit, ends of pods and replacements on request do not wait.
+    #: Quotas replace workers only while one of these windows is open; without windows, at any time.
+    #: The hard memory limit, the end of a pod and replacements that you request do not wait for a
+    #: window.
     windows: Annotated[tuple[Window, ...], Listed(32)] = ()
 
 
@@ -104,13 +106,13 @@ class Retirement:
 
     #: How long a worker may take to finish its tasks and hand over its results.
     grace_period_s: kinds.Seconds = 15 * 60.0
-    #: After the grace period, Abort puts the worker back into service; Force moves its results and
-    #: gives up its running tasks, which run again elsewhere.
+    #: After the grace period, Abort returns the worker to service; Force moves its results and
+    #: abandons its running tasks, which other workers run again.
     on_timeout: OnTimeout = OnTimeout.ABORT
-    #: How many workers may be leaving at the same time.
+    #: How many workers may be retiring at the same time.
     max_concurrent: kinds.Positive = 5
-    #: After a worker's own `--lifetime`, Drain lets it finish its tasks and hand over its results
-    #: first, for at most the grace period; Stock closes it at once, as Dask alone does.
+    #: When a worker reaches its own `--lifetime`, Drain lets it finish its tasks and hand over its
+    #: results first, within the grace period; Stock closes it at once, as Dask does by default.
     on_lifetime: OnLifetime = OnLifetime.DRAIN
 
 
@@ -123,58 +125,58 @@ class Policy:
 
     #: The DaskCluster to scale, in the policy's own namespace. Immutable.
     cluster_ref: ClusterRef
-    #: Maximum number of workers of the default worker group. If workerGroups has bounds for that
-    #: group, the maximum of all scaled groups together. Required.
+    #: Maximum number of workers of the default worker group; if workerGroups has bounds for that
+    #: group, of all scaled groups together. Required.
     max_replicas: kinds.Count
     #: Minimum number of workers of the default worker group. If workerGroups has bounds for that
-    #: group, set it there.
+    #: group, set the minimum there.
     min_replicas: kinds.Count = 0
-    #: Auto decides and acts; Advise decides and only reports what it would do; Paused only
-    #: observes.
+    #: Auto scales the cluster; Advise only reports what it would do; Paused only observes.
     mode: Mode = Mode.AUTO
-    #: How long a worker must have been idle before it may leave. Auto keeps it for as long as its
-    #: return takes, which is the time that workers of its group take to start and its data to move,
-    #: within 12s and 5m.
+    #: How long a worker must be idle before it may be removed. Auto learns this time: how long
+    #: workers of its group take to start, plus how long its data takes to move, at least 12s and at
+    #: most 5m.
     idle_timeout_s: scaling.IdleTimeout = AUTO_S
     #: How the number of workers follows the load.
     target: scaling.LoadTarget = field(default_factory=scaling.LoadTarget)
-    #: How fast the number of workers changes, with HorizontalPodAutoscaler's fields. By default it
-    #: rises at once, and falls after idleTimeout.
+    #: How fast the number of workers changes, modelled on HorizontalPodAutoscaler. HPA's
+    #: stabilizationWindowSeconds and periodSeconds are durations here, called stabilizationWindow
+    #: and period. By default the number rises at once, and falls after idleTimeout.
     behavior: scaling.Behavior = field(default_factory=scaling.Behavior)
-    #: Minimums for certain hours, such as working hours. If several apply, the highest counts;
-    #: minReplicas applies as well.
+    #: Minimum numbers of workers for certain times, such as working hours. If several apply, the
+    #: highest counts; minReplicas applies as well.
     schedules: Annotated[tuple[scaling.Schedule, ...], Listed(32)] = ()
-    #: What happens to the cluster when nobody uses it. A cluster is in use while a worker is
-    #: pinned, or while code requests workers.
+    #: What happens to a cluster that nobody uses. A cluster is in use while a worker is pinned or
+    #: code requests workers.
     idle: scaling.Idle = field(default_factory=scaling.Idle)
-    #: What to do while the scheduler does not answer. No worker leaves meanwhile.
+    #: What to do while the scheduler does not answer. No worker is removed until it does.
     fallback: scaling.Fallback = field(default_factory=scaling.Fallback)
-    #: Once a worker has been unschedulable for this long, no more are requested, except for
+    #: Once a worker has been unschedulable for this long, no more workers are requested, apart from
     #: occasional retries.
     unschedulable_timeout_s: kinds.PositiveSeconds = 300.0
-    #: When more than this part of the connected workers, and at least three, are lost at the same
-    #: time, nothing is scaled until they are back. 100% turns it off.
+    #: When more than this share of the connected workers, and at least three, are lost at the same
+    #: time, scaling stops until they are back. 100% turns this off.
     max_unready: kinds.Part = 0.45
     #: Whether P2P shuffles wait for workers that are about to join. A shuffle assigns its outputs
     #: to the workers that are connected when it begins.
     shuffle: scaling.ShuffleWait = field(default_factory=scaling.ShuffleWait)
-    #: Which pins hold a worker, and for how long.
+    #: Which pins keep a worker from being removed, and for how long.
     pins: Pins = field(default_factory=Pins)
     #: How a worker leaves.
     retirement: Retirement = field(default_factory=Retirement)
-    #: How many workers may be missing at the same time, and when; how signals about nodes are used,
-    #: and which hints node autoscalers get.
+    #: How many workers may be unavailable while they are replaced, and when; how the operator
+    #: reacts to nodes that go away, and whether it gives hints to node autoscalers.
     disruption: Disruption = field(default_factory=Disruption)
-    #: When a worker is replaced by another one. It finishes its running tasks and hands over its
-    #: results first; no work is redone.
+    #: When a worker is replaced by a new one. It finishes its running tasks and hands over its
+    #: results first.
     recycle: Recycle = field(default_factory=Recycle)
-    #: Settings of one worker group, instead of those above. A group with maxReplicas is scaled,
-    #: too.
+    #: Settings of single worker groups, which override those above. A group with maxReplicas is
+    #: scaled too.
     worker_groups: scaling.WorkerGroups = ()
-    #: How the agent relieves the scheduler, the configuration of Dask that the scheduler starts
-    #: with, and how the operator reaches it.
+    #: How the agent reduces the scheduler's overhead, which Dask configuration the scheduler starts
+    #: with, and how the operator connects to it.
     scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
-    #: Only operators of this name serve the policy, as an IngressClass names its controller.
+    #: Only operators with this name serve the policy, as with an IngressClass and its controller.
     #: Default dask-adaptive, an operator's default name.
     controller_name: kinds.ControllerName = DEFAULT_CONTROLLER
 

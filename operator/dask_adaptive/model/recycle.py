@@ -34,32 +34,32 @@ Replaces = Annotated[Reason, one_of({r.value: r for r in Reason if r.replaces})]
 
 @dataclass(frozen=True, slots=True)
 class TaskLimit:
-    #: Runs of tasks, including failed ones, after which a worker is replaced. 0: no quota
+    #: Number of task runs, including failed ones, after which a worker is replaced. 0: no quota
     #: (default).
     max: kinds.Count = 0
 
 
 @dataclass(frozen=True, slots=True)
 class TaskQuota(TaskLimit):
-    #: Lowers the quota of each worker by up to this part, drawn once, so that workers do not all
-    #: reach it together.
+    #: Lowers the quota of each worker by a random share of up to this percentage, so that workers
+    #: do not all reach it at the same time.
     jitter: kinds.Part = 0.0
-    #: Whether a worker runs not one task more than max, even if the cluster stands still until
-    #: replacements are connected. Otherwise a worker serves on until it may be replaced.
+    #: Whether a worker never runs more than max tasks, even if the cluster stands still until
+    #: replacements are connected. Otherwise it runs tasks until it may be replaced.
     exact: bool = False
-    #: Whether the quota is computed from the duration of tasks and the remaining time of the worker
-    #: (recycle.lifetime, its pod's deadline, Dask's --lifetime); max still applies.
+    #: Whether the quota is computed from the duration of tasks and the time that the worker has
+    #: left (by recycle.lifetime, its pod's deadline or Dask's --lifetime); max still applies.
     from_walltime: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class LifetimeLimit:
-    #: Age of the pod at which a worker is replaced. Without it there is no such quota, and only the
-    #: ends of pods count.
+    #: Age of its pod at which a worker is replaced. Without it, only the end of a pod replaces its
+    #: worker.
     max_s: kinds.PositiveSeconds = math.inf
-    #: Whether another system ends the pods at max: a batch system, a spot contract. Then no task
-    #: starts that is not expected to finish before. Default false: a worker at max finishes its
-    #: running tasks.
+    #: Whether something else ends pods at max, such as a batch system or a spot contract. Then no
+    #: task starts that is not expected to finish before max. Default false: a worker at max
+    #: finishes its running tasks.
     walltime: bool = False
 
     def checks(self) -> Iterator[Check]:
@@ -69,11 +69,11 @@ class LifetimeLimit:
 
 @dataclass(frozen=True, slots=True)
 class LifetimeQuota(LifetimeLimit):
-    #: Shortens the lifetime of each worker by up to this part, drawn once.
+    #: Shortens the lifetime of each worker by a random share of up to this percentage.
     jitter: kinds.Part = 0.0
     #: Lower bound of the expected duration of a task.
     min_task_duration_s: kinds.Seconds = 0.0
-    #: Time before its end in which a worker runs no tasks and hands over its results.
+    #: Time before its end that a worker uses to hand over its results; it runs no tasks then.
     margin_s: kinds.Seconds = 10.0
 
 
@@ -81,11 +81,11 @@ class LifetimeQuota(LifetimeLimit):
 class MemoryLimit:
     """Parts of the worker's memory limit, 0..1; infinite: no quota."""
 
-    #: A worker whose unmanaged memory (all but the results of tasks) has been above this limit for
-    #: the duration `for` is replaced. Without it there is no such quota.
+    #: A worker is replaced when its unmanaged memory (everything but results of tasks) has been
+    #: above this limit for the duration `for`. Without it there is no such quota.
     soft: kinds.Line = math.inf
-    #: A worker whose process is above this limit is replaced at once, whatever windows and minAge
-    #: say. Set it below 95%, where Dask's nanny kills the worker. Without it there is no such
+    #: A worker is replaced as soon as its process uses more than this, regardless of windows and
+    #: minAge. Set it below 95%, where Dask's nanny kills the worker. Without it there is no such
     #: quota.
     hard: kinds.Line = math.inf
 
@@ -97,26 +97,26 @@ class MemoryLimit:
 
 @dataclass(frozen=True, slots=True)
 class MemoryQuota(MemoryLimit):
-    #: How long a worker must have been above the soft limit.
+    #: How long a worker must be above the soft limit.
     for_s: kinds.Seconds = 120.0
-    #: Whether the hard limit overrides pins of people and of code (never those of shuffles).
+    #: Whether the hard limit overrides pins that people or code set. It never overrides those of
+    #: shuffles.
     override_pins: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class FailureLimit:
-    #: Failed runs within the window after which a worker is replaced. A task that fails on two
-    #: workers is at fault itself, and does not count. 0: no quota (default).
+    #: Number of failed task runs within window after which a worker is replaced. A task that fails
+    #: on two workers does not count, because the fault is its own. 0: no quota (default).
     max: kinds.Count = 0
 
 
 @dataclass(frozen=True, slots=True)
 class FailureQuota(FailureLimit):
-    #: The time over which failures are counted.
+    #: The period in which failures are counted.
     window_s: kinds.PositiveSeconds = 600.0
-    #: Globs, such as `*CUDA error*`: `*` stands for any text, `?` for one character, and case
-    #: matters. One failure whose whole `repr(exception)` matches is enough; the first 2,000
-    #: characters are read.
+    #: Case-sensitive globs, such as `*CUDA error*`. One failure whose whole `repr(exception)`
+    #: matches replaces the worker; only its first 2,000 characters are compared.
     patterns: Annotated[tuple[kinds.Glob, ...], Listed(32, ITSELF)] = ()
 
 
@@ -124,15 +124,15 @@ class FailureQuota(FailureLimit):
 class Strategy:
     """The way in which a worker is replaced."""
 
-    #: Surge requests one more worker, waits until it is connected, and only then drains the old
-    #: one. InPlace drains the worker and deletes its pod; its Deployment creates the next. Groups
-    #: that are not scaled are always replaced InPlace.
+    #: Surge requests one more worker, waits until it is connected, and then drains the old one.
+    #: InPlace drains the worker and deletes its pod; its Deployment creates the next one. Groups
+    #: that are not scaled always use InPlace.
     type: StrategyType = StrategyType.SURGE
-    #: How many additional workers there may be during replacements; a percentage is of the group's
-    #: workers, rounded up.
+    #: How many extra workers there may be during replacements: a number, or a percentage of the
+    #: group's workers, rounded up.
     max_surge: kinds.Surge = field(default_factory=lambda: Amount(1))
-    #: If the new worker is not connected after this time, the old one serves on, and RecycleAborted
-    #: says why.
+    #: If the new worker is not connected after this time, the old one stays in service, and an
+    #: event RecycleAborted says why.
     ready_timeout_s: kinds.PositiveSeconds = 600.0
 
 
@@ -142,20 +142,22 @@ class Recycle:
 
     #: How many tasks a worker runs before it is replaced.
     tasks: TaskQuota = TaskQuota()
-    #: At which age a worker is replaced, and how tasks that it would not finish are kept from it.
+    #: At what age a worker is replaced, and which tasks it no longer gets because it could not
+    #: finish them.
     lifetime: LifetimeQuota = LifetimeQuota()
-    #: How much memory a worker takes, as a percentage of its memory limit, before it is replaced.
+    #: How much memory a worker may use before it is replaced, as a percentage of its memory limit.
     memory: MemoryQuota = MemoryQuota()
-    #: How many runs of tasks may fail on a worker before it is replaced.
+    #: How many task runs may fail on a worker before it is replaced.
     failures: FailureQuota = FailureQuota()
-    #: Whether a worker is replaced when its image, command, environment or resources are no longer
-    #: those of its DaskWorkerGroup.
+    #: Whether a worker is replaced when its image, command, environment or resources differ from
+    #: those in its DaskWorkerGroup.
     drift: bool = True
-    #: A younger pod is not replaced for a quota, except for the hard memory limit or its end.
+    #: A pod younger than this is not replaced for a quota, except for the hard memory limit or its
+    #: end.
     min_age_s: kinds.Seconds = 0.0
     #: How a worker is replaced.
     strategy: Strategy = Strategy()
-    #: How many workers may be replaced for quotas in an hour; a percentage is of all workers.
+    #: How many workers quotas may replace in an hour: a number, or a percentage of all workers.
     #: Further replacements wait, and the condition AbleToScale reports RecycleStorm. Without it
     #: there is no limit.
     max_per_hour: kinds.Workers | None = None
@@ -167,11 +169,11 @@ class GroupRecycle:
 
     #: How many tasks a worker runs before it is replaced.
     tasks: TaskLimit = TaskLimit()
-    #: At which age a worker is replaced.
+    #: At what age a worker is replaced.
     lifetime: LifetimeLimit = LifetimeLimit()
-    #: How much memory a worker takes, as a percentage of its memory limit, before it is replaced.
+    #: How much memory a worker may use before it is replaced, as a percentage of its memory limit.
     memory: MemoryLimit = MemoryLimit()
-    #: How many runs of tasks may fail on a worker before it is replaced.
+    #: How many task runs may fail on a worker before it is replaced.
     failures: FailureLimit = FailureLimit()
 
     def within(self, recycle: Recycle) -> Recycle:
@@ -187,9 +189,10 @@ class GroupRecycle:
 class Budget:
     """The number of workers of a group that may be missing at once for such reasons."""
 
-    #: Workers of a group; a percentage is rounded up. 0 forbids such replacements.
+    #: Number of workers of a group, or a percentage of them, rounded up. 0 forbids these
+    #: replacements.
     workers: kinds.ListedWorkers
-    #: The reasons for replacement that the budget limits; without it, every reason.
+    #: The reasons for replacement that the budget limits. Without it, all reasons.
     reasons: Annotated[frozenset[Replaces], Listed(16, ITSELF)] = frozenset()
 
 
@@ -204,7 +207,7 @@ OpenFor = Annotated[
 class Window:
     """A time window for replacements. No window at all: always."""
 
-    #: When it opens, as five fields of cron.
+    #: When it opens, as a cron expression of five fields.
     schedule: kinds.Cron
     #: How long it is open; at most 744h, which are 31 days.
     duration_s: OpenFor

@@ -69,12 +69,12 @@ class RateType(str, enum.Enum):
 class RatePolicy:
     """So many workers may come (or go) within a period."""
 
-    #: Pods if value is a number of workers; Percent if it is a percentage of those at the beginning
-    #: of the period.
+    #: Pods: value is a number of workers. Percent: value is a percentage of the workers at the
+    #: start of the period.
     type: RateType
-    #: Workers (Deployments), or percent: 100 doubles the number in a period.
+    #: Number of workers, or percent: with Percent, 100 doubles the number in a period.
     value: kinds.Positive
-    #: The time that value applies to; from 1s to 30m.
+    #: The time in which at most value workers are added or removed; from 1s to 30m.
     period_s: Period
 
 
@@ -87,31 +87,31 @@ class Direction:
         HorizontalPodAutoscaler (autoscaling/v2), HPAScalingRules.
     """
 
-    #: A rise uses the lowest number that was wanted within this window; at most 1h.
+    #: The number rises to the lowest that was needed within this window; at most 1h.
     stabilization_window_s: Stabilization | None = 0.0
-    #: With several policies, Max uses the one that allows most, Min the one that allows least;
+    #: Of several policies, Max uses the one that allows the largest change, Min the smallest;
     #: Disabled allows no change in this direction.
     select_policy: Select = Select.MAX
-    #: How many workers may be added, or removed, in how much time. Without any, there is no limit.
+    #: How many workers may be added or removed in a period. Without policies there is no limit.
     policies: Annotated[tuple[RatePolicy, ...], Listed(16)] = ()
-    #: Ignores changes up to this fraction of the current number: a percentage such as 10%, or, as
-    #: in HPA, a fraction in quotes such as "0.1".
+    #: Changes of up to this fraction of the current number are ignored: a percentage such as
+    #: 10%, or, as in HPA, a fraction in quotes such as "0.1".
     tolerance: kinds.Tolerance = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class ScaleUp(Direction):
     #: How many workers of a group may be pending at the same time; no more are requested until some
-    #: have connected. Without it there is no limit.
+    #: of them have connected. Without it there is no limit.
     max_pending: kinds.Positive | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ScaleDown(Direction):
-    #: A fall uses the highest number that was wanted within this window; at most 1h. Without it,
-    #: the idleTimeout of the group.
+    #: The number falls to the highest that was needed within this window; at most 1h. Without
+    #: it, the idleTimeout of the group.
     stabilization_window_s: Stabilization | None = None
-    #: No worker leaves for lack of work for this long after more were requested.
+    #: How long after a scale-up no worker is removed for lack of work.
     delay_after_scale_up_s: kinds.Seconds = 0.0
 
 
@@ -119,9 +119,9 @@ class ScaleDown(Direction):
 class Behavior:
     """`spec.behavior`."""
 
-    #: How fast the number of workers rises.
+    #: How fast workers are added.
     scale_up: ScaleUp = ScaleUp()
-    #: How fast the number of workers falls.
+    #: How fast workers are removed.
     scale_down: ScaleDown = ScaleDown()
 
 
@@ -142,20 +142,20 @@ class WorkerGroup:
 
     #: Name of the DaskWorkerGroup, such as etl-gpu. It need not exist yet.
     name: kinds.ObjectName
-    #: Maximum number of workers of the group. Without it the group is not scaled (the default group
-    #: is, within minReplicas and maxReplicas of the policy).
+    #: Maximum number of workers of the group. Without it the group is not scaled, except for the
+    #: default group, to which minReplicas and maxReplicas of the policy apply.
     max_replicas: kinds.Count | None = None
     #: Minimum number of workers of the group. Default 0.
     min_replicas: kinds.Count | None = None
-    #: How long a worker of the group must have been idle before it may leave, or Auto. Without it,
+    #: How long a worker of the group must be idle before it may be removed, or Auto. Without it,
     #: spec.idleTimeout.
     idle_timeout_s: IdleTimeout | None = None
-    #: If several groups could do the same work, the one with the highest priority grows first; if
-    #: maxReplicas is not enough for all, it gets its workers first. Default 0.
+    #: If several groups can do the same work, the one with the highest priority grows first. It
+    #: also gets its workers first if maxReplicas is not enough for all. Default 0.
     priority: Priority | None = None
-    #: The limits of this group, instead of all those in spec.recycle: one that is not set here is
-    #: off for the group. How quotas work (jitter, exact, fromWalltime, margin, for, window,
-    #: patterns), drift, minAge and strategy are those of spec.recycle for all groups.
+    #: The limits of this group, which replace all of those in spec.recycle: a limit that is not set
+    #: here is off for the group. All other settings of spec.recycle (jitter, exact, fromWalltime,
+    #: margin, for, window, patterns, drift, minAge, strategy) apply to every group.
     recycle: GroupRecycle | None = None
 
     def checks(self) -> Iterator[Check]:
@@ -184,13 +184,13 @@ WorkerGroups = Annotated[tuple[WorkerGroup, ...], Listed(32, "name")]
 class Schedule:
     """A floor at certain hours. Of several that are open the highest counts."""
 
-    #: When it begins, as five fields of cron.
+    #: When it begins, as a cron expression of five fields.
     cron: kinds.Cron
     #: How long it lasts; at most 744h, which are 31 days.
     duration_s: OpenFor
     #: Minimum number of workers of the group during this time.
     min_replicas: kinds.Positive
-    #: The time zone of cron, such as Europe/Berlin.
+    #: The time zone of the cron expression, such as Europe/Berlin.
     time_zone: kinds.Zone = "UTC"
     #: Name of the DaskWorkerGroup. Without it, the default group.
     worker_group: str = ""
@@ -210,15 +210,15 @@ class IdleAction(str, enum.Enum):
 class Idle:
     """Rules for an unused cluster: one without any task or pin."""
 
-    #: The cluster is unused when there has been no task at all, waiting, running or queued, for
-    #: this long. Without it, this does not count.
+    #: The cluster counts as unused when it has had no task (waiting, queued or running) for this
+    #: long. Without it, this is not checked.
     after_s: kinds.PositiveSeconds | None = None
-    #: ScaleToZero lets all workers leave, below minReplicas, until there is work again or a
-    #: schedule opens; DeleteCluster deletes the DaskCluster for good, unless a client still holds
-    #: results there; Nothing does nothing.
+    #: ScaleToZero removes all workers, even below minReplicas, until there is work again or a
+    #: schedule begins. DeleteCluster deletes the DaskCluster, unless a client still holds results
+    #: there. Nothing does nothing.
     action: IdleAction = IdleAction.NOTHING
-    #: The cluster is unused when no client has been connected for this long, and no task is left.
-    #: Without it, this does not count.
+    #: The cluster counts as unused when no client has been connected for this long and no task is
+    #: left. Without it, this is not checked.
     no_client_timeout_s: kinds.PositiveSeconds | None = None
 
     def checks(self) -> Iterator[Check]:
@@ -239,12 +239,12 @@ class FallbackBehavior(str, enum.Enum):
 class Fallback:
     """Rules while the scheduler does not answer. Workers are only ever added."""
 
-    #: How many consecutive requests must fail before this applies.
+    #: How many requests in a row must fail before the fallback applies.
     failure_threshold: kinds.Positive = 3
-    #: Number of workers for Replicas.
+    #: Number of workers with behavior Replicas.
     replicas: kinds.Count | None = None
-    #: Hold keeps the current number; Replicas raises the default group to the number in replicas,
-    #: if it has fewer.
+    #: Hold keeps the current number of workers; Replicas raises the default group to the number in
+    #: replicas if it has fewer.
     behavior: FallbackBehavior = FallbackBehavior.HOLD
 
     def checks(self) -> Iterator[Check]:
@@ -262,10 +262,10 @@ MaxWait = Annotated[kinds.Seconds, kinds.at_most("10m")]
 class ShuffleWait:
     """Rules by which a P2P shuffle waits for workers that are on their way."""
 
-    #: Auto lets a shuffle wait for workers before it begins for as long as that pays; Disabled
-    #: never does.
+    #: Auto delays a shuffle until workers have joined if that makes it finish earlier; Disabled
+    #: never delays it.
     wait_for_workers: Annotated[bool, one_of({"Auto": True, "Disabled": False})] = True
-    #: Maximum time that a shuffle waits; at most 10m.
+    #: Maximum time that a shuffle is delayed; at most 10m.
     max_wait_s: MaxWait = 60.0
 
 

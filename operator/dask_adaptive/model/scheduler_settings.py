@@ -207,16 +207,16 @@ _OnOff = Annotated[str, one_of({AUTO: AUTO, DISABLED: DISABLED})]
 class ReliefChoices:
     """A choice for each of `wire.RELIEFS`, which the core does not import."""
 
-    #: Keeps the totals of task prefixes instead of summing them over all task groups at each read.
+    #: Keeps running totals of task prefixes instead of summing over all task groups at each read.
     prefixes: _OnOff = AUTO
-    #: Pickles the parts that tasks have in common once, and measures what serializing costs. Shared
-    #: also sends them to each worker only once, and all tasks there share them.
+    #: Pickles what tasks have in common only once, and measures the cost of serializing. Shared
+    #: also sends it to each worker only once, where all tasks share it.
     pickling: Annotated[str, one_of({AUTO: AUTO, SHARED: SHARED, DISABLED: DISABLED})] = AUTO
-    #: Parses the host out of a worker's address only once.
+    #: Parses the host in each worker's address only once.
     host: _OnOff = AUTO
-    #: Clients that ask about all workers share one answer for a second.
+    #: Answers clients that ask about all workers from a copy that is at most a second old.
     identity: _OnOff = AUTO
-    #: Clients in workers no longer poll for all workers.
+    #: Stops clients that run in workers from polling for all workers.
     client_info: _OnOff = AUTO
 
     @property
@@ -230,9 +230,9 @@ class ReliefChoices:
 class SchedulerTls:
     """The certificates for a scheduler that takes TLS only."""
 
-    #: A Secret in the policy's namespace, with ca.crt, tls.crt and tls.key in PEM. The operator
-    #: needs the right to get it (the chart's scheduler.tls.secretNames). Read again every 30 s.
-    #: Default the chart's scheduler.tls.secretName.
+    #: A Secret in the policy's namespace with ca.crt, tls.crt and tls.key in PEM. The operator
+    #: needs the right to get it (the chart's scheduler.tls.secretNames), and reads it again every
+    #: 30 s. Default the chart's scheduler.tls.secretName.
     secret_name: ObjectName | None = None
 
 
@@ -250,17 +250,18 @@ _PROTOCOL = Kind(
 class SchedulerSettings:
     """A policy's settings for the scheduler, and for the connection to it."""
 
-    #: Work that the agent does for the scheduler more cheaply than Dask itself. Auto does it where
-    #: this release of distributed needs it, Disabled never; changes take effect at once.
+    #: Hot spots of the scheduler that the agent replaces with cheaper code. Auto applies a relief
+    #: where this release of distributed needs it; Disabled never applies it. Changes take effect at
+    #: once.
     relief: ReliefChoices = ReliefChoices()
-    #: Configuration of Dask for the scheduler, nested as in Dask's YAML files; at the top level
-    #: a.b.c stands for its path; write None for null. It goes into the environment of the
-    #: scheduler's next pod, where the container's own settings take precedence. The condition
-    #: SchedulerConfigured names keys that are unknown, invalid, or wait for that pod. Not for
-    #: secrets.
+    #: Dask configuration of the scheduler, nested as in Dask's YAML files; at the top level, a key
+    #: may also be a path such as a.b.c. Write None for null. It applies from the scheduler's next
+    #: pod, through environment variables; the container's own variables take precedence. The
+    #: condition SchedulerConfigured names keys that are unknown, invalid, or not applied yet. Not
+    #: for secrets.
     config: Annotated[tuple[Setting, ...], Kind(read_settings)] = ()
-    #: What the scheduler listens on: tcp or tls. Default tls where a Secret is named (here or in
-    #: the chart), else tcp.
+    #: The protocol that the scheduler listens on: tcp or tls. Default tls if a Secret is named here
+    #: or in the chart, else tcp.
     protocol: Annotated[str, _PROTOCOL] | None = None
     #: The operator's certificates for a scheduler that accepts only TLS.
     tls: SchedulerTls = SchedulerTls()
