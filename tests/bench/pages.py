@@ -51,11 +51,6 @@ def mark(rows: Iterable[Row], page: str) -> str:
     return "" if all(is_current(row, page) for row in rows) else " †"
 
 
-def current(head: Sequence[str], rows: Sequence[Sequence[Any]], command: str) -> str:
-    """A table for the README, of rows that are current."""
-    return table(head, rows) if rows else f"None is of the present code: `{command}` measures it."
-
-
 def into_readme(name: str, lines: str, readme: Path = ROOT / "README.md") -> None:
     """Replace what stands between two markers in a README."""
     begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->"

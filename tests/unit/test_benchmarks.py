@@ -38,30 +38,26 @@ def test_a_page_marks_what_is_older_than_its_code(name: str, page: Callable[[], 
 
 
 @pytest.mark.parametrize(
-    ("name", "table"),
-    [
-        ("relief", lambda: relief.readme(rows("relief"))),
-        ("upstream", lambda: upstream.readme(upstream.read(pages.FOLDER / "upstream.jsonl"))),
-    ],
+    ("name", "table"), [("today", upstream.today), ("upstream", upstream.readme)]
 )
-def test_the_readme_shows_only_what_is_current(name: str, table: Callable[[], str]) -> None:
+def test_the_readme_shows_only_what_is_current(name: str, table: Callable[[Any], str]) -> None:
     shown = README.partition(f"<!-- {name}: begin -->\n")[2].partition(f"\n<!-- {name}: end -->")[0]
 
-    assert table() == shown, "run make bench-figures"
+    assert table(upstream.read(pages.FOLDER / "upstream.jsonl")) == shown, "run make bench-figures"
 
 
 def test_a_row_whose_code_has_changed_leaves_the_readme_and_is_marked_on_its_page() -> None:
-    ((case, unit), what), *_ = relief.SHOWN.items()
-    row = {
-        "release": "2026.8.0", "case": case, "unit": unit, "stock": 1, "ours": 2,
-        "spread": [[1], [2]], "date": "2026-01-01", "machine": "m", "code": pages.digest("relief"),
-    }  # fmt: skip
-    old = {**row, "code": "0"}
+    old = {"makespan_s": 50, "worker_seconds": 9, "redone": 0, "killed": 0, "note": "", "code": ""}
+    row = {**old, "code": pages.digest("upstream")}
 
-    assert what in relief.readme([row])
-    assert what not in relief.readme([old])
-    assert "2.0x |" in relief.page([row])
-    assert "2.0x † |" in relief.page([old])
+    def runs(ours: Any) -> Any:
+        return {"p2p": {"upstream": [{**row, "makespan_s": 100}], "ours": [ours]}}
+
+    assert "50 % less time" in upstream.readme(runs(row))
+    assert "100 s | 50 s" in upstream.today(runs(row))
+    assert "p2p\n" in upstream.page(runs(row))
+    assert "50 s" not in upstream.readme(runs(old)) + upstream.today(runs(old))
+    assert "p2p †\n" in upstream.page(runs(old))
 
 
 @pytest.mark.parametrize(

@@ -25,16 +25,6 @@ from bench.pages import FOLDER, Row, read, table, take_over
 
 RAW = FOLDER / "relief.jsonl"
 
-#: What the README shows, as far as it is current: what a case's figure in a unit is called there.
-CPU = "tasks/scheduler CPU s"
-SHOWN = {
-    ("map-main", CPU): "a script's function, tasks a second of the scheduler's CPU",
-    ("map-script", CPU): "one that needs classes and helpers of its script",
-    ("map-bigpartial-shared", "tasks/s"): (
-        "a partial with 2,000 paths, tasks a second, with `pickling: Shared`"
-    ),
-}
-
 
 def ratio(row: Row) -> float:
     """How many times better ours is; below 1: worse."""
@@ -127,18 +117,6 @@ def page(every: Sequence[Row]) -> str:
     )
 
 
-def readme(every: Sequence[Row]) -> str:
-    """The README's table: current figures on the newest release."""
-    newest = max((row["release"] for row in every), key=ordinal)
-    lines = [
-        [what, number(row["stock"]), number(row["ours"])]
-        for shown, what in SHOWN.items()
-        for row in every
-        if key(row) == (newest, *shown) and pages.is_current(row, "relief")
-    ]
-    return pages.current(["load", "stock", "with the agent"], lines, "make bench-relief")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--add", type=Path)
@@ -147,9 +125,7 @@ def main() -> None:
     if given.add:
         add(given.add, given.release)
     else:
-        rows = read(RAW)
-        (FOLDER.parent / "contributing/relief.md").write_text(page(rows))
-        pages.into_readme("relief", readme(rows))
+        (FOLDER.parent / "contributing/relief.md").write_text(page(read(RAW)))
 
 
 if __name__ == "__main__":
