@@ -243,28 +243,22 @@ class Introduction(Introduced, total=False):
     joined_ms: list[int]  # since it joined; -1: it was there before the agent
 
 
-class BasePinRow(TypedDict):
-    """A `PinRow` as every agent sends it."""
+class PinRow(TypedDict):
+    """One claim on one or more workers."""
 
     source: str  # SHUFFLE | MANUAL | CLIENT
     owner: str  # shuffle id; "operator" for annotations; the client's id; "addresses" code knows
     reason: str
     left_ms: int  # until it ends by itself
-    slots: list[int]
-
-
-class PinRow(BasePinRow, total=False):
-    """One claim on one or more workers."""
-
     latest_ms: int  # until it ends however often it is renewed; `left_ms` where nobody renews it
     for_ms: int  # since it was first set
+    slots: list[int]
 
 
 class RetirementRow(TypedDict):
     """One worker on its way out."""
 
     slot: int
-    name: str
     state: str  # DRAINING | DRAINED
     reason: str  # as given by the request
     left_ms: int  # until its deadline; -1: there is none
@@ -279,6 +273,8 @@ class TerminatingRow(RetirementRow):
     one. Its place is taken by another process, often under the same name: then the worker itself is
     renamed, and its name here is still what it was.
     """
+
+    name: str
 
 
 class NoteRow(TypedDict):

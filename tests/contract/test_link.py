@@ -23,7 +23,6 @@ from dask_adaptive.loop.status import SCHEDULER_CONFIGURED
 from dask_adaptive.model.observed import (
     Note,
     ObservedScheduler,
-    Quiet,
     SchedulerWorker,
     Serialized,
     SerializedFunction,
@@ -362,28 +361,6 @@ async def test_wants_and_idleness_are_read(s, link) -> None:
     assert 10.0 < want.left_s <= 15.0
     assert 2.5 <= seen.quiet.no_task_s < 7.5
     assert 0.0 == seen.quiet.no_client_s
-
-
-#: What agents of this protocol have not said from the beginning.
-SAID_LATER = (
-    "relief", "config_in_force", "serialized", "meters", "stops", "wants", "quiet", "notes",
-    "departures", "pins_expired",
-)  # fmt: skip
-
-
-async def test_an_older_agent_of_the_same_protocol_is_served(s, workers, link) -> None:
-    await link.pin(["a"], ttl_s=60.0, note="")
-    (pin,) = s.handlers[wire.OBSERVE]()["pins"]
-    del pin["latest_ms"], pin["for_ms"]
-    told(s, pins=[pin], **dict.fromkeys(SAID_LATER, ...))
-    seen = await link.observe(policy({TTL: "11m"}))
-
-    assert seen.is_connected
-    assert ((), None, None) == (seen.relief, seen.config, seen.serialized)
-    assert ((), Quiet(0.0, 0.0)) == (seen.wants, seen.quiet), "and the cluster counts as in use"
-    (held,) = next(w.pins for w in seen.workers if w.name == "a")
-    assert held.until == held.latest
-    assert 0.0 <= seen.at - held.since < 5.0
 
 
 class Wire:

@@ -30,7 +30,7 @@ from dask_adaptive.kube.objects import CLUSTER_LABEL, COMPONENT_LABEL, GROUP_LAB
 from dask_adaptive.loop.ports import Tls
 from dask_adaptive.model.amounts import read_instant
 from dask_adaptive.model.observed import ObservedScheduler
-from dask_adaptive.model.policy import parse_policy
+from dask_adaptive.model.policy import ClusterRef, Policy
 from dask_adaptive.scheduler.calls import SchedulerCalls
 from dask_adaptive.scheduler.link import Link, connect
 from dask_adaptive_lab.tally import Tally, tally_of
@@ -177,7 +177,8 @@ class LiveCluster:
 
     async def observe(self) -> ObservedScheduler:
         assert self._link is not None
-        return await self._link.observe(parse_policy((await self.policy())["spec"]))
+        # The link only reads: any policy will do. That of an earlier release could not be parsed.
+        return await self._link.observe(Policy(ClusterRef(self.name), 1))
 
     async def connected(self) -> set[str]:
         """Names of the workers that the scheduler knows."""

@@ -296,8 +296,8 @@ class SnapshotReader:
     def _pinned(self, rows: _Rows) -> _Fields:
         pins: dict[int, tuple[Pin, ...]] = {}
         for row in rows:
-            until, latest = self._in(row["left_ms"]), self._in(row.get("latest_ms", row["left_ms"]))
-            since = self._in(-row.get("for_ms", 0))
+            until, latest = self._in(row["left_ms"]), self._in(row["latest_ms"])
+            since = self._in(-row["for_ms"])
             pin = Pin(row["source"], row["owner"], row["reason"], until, latest, since)
             for slot in row["slots"]:
                 pins[slot] = (*pins.get(slot, ()), pin)
