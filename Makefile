@@ -127,7 +127,7 @@ $(VENV)-docs/.ready: pyproject.toml
 
 # Fixed, because what they write changes with their versions.
 $(VENV)-dist/.ready:
-	scripts/venv.sh $(VENV)-dist "build==1.6.1 towncrier==26.9.0 uv==0.13.9"
+	scripts/venv.sh $(VENV)-dist "build==1.6.1 bump-my-version==1.8.1 towncrier==26.9.0 uv==0.13.9"
 	@touch $@
 
 $(VENV)-mutation/.ready: pyproject.toml

@@ -145,18 +145,11 @@ def wheels(release: Release) -> None:
 
 def chart(release: Release) -> None:
     """The chart, packed again because `helm package` writes the time into it."""
-    name = run(helm(), "package", release.source / CHART, "--destination", release.work).strip()
-    packed = Path(name.rpartition(": ")[2])
+    words = ["package", release.source / CHART, "--destination", release.work]
+    packed = Path(run(tool("helm"), *words).strip().rpartition(": ")[2])
     unpacked = release.work / "chart"
     unpack(packed, unpacked)
     write_tar(unpacked, release.out / packed.name, release.epoch)
-
-
-def helm() -> str:
-    found = shutil.which("helm", path=os.pathsep.join([os.environ["PATH"], str(CACHE / "bin")]))
-    if not found:
-        raise DistError("helm is missing; install Helm 3, or build it with: localnode/build.sh")
-    return found
 
 
 def plugin(release: Release) -> None:
@@ -376,12 +369,12 @@ def notes(release: Release) -> None:
 
 
 def section(changelog: str, version: str) -> str:
-    """The part of the changelog about what is not released yet, else about this version."""
-    title = rf"## (?:\S+ \(unreleased\)|{re.escape(version)} )"
-    found = re.search(rf"^{title}.*?(?=^## |\Z)", changelog, re.MULTILINE | re.DOTALL)
-    if not found:
+    """The changelog's part about this version; one in development has none."""
+    title = rf"^## {re.escape(version)} "
+    found = re.search(rf"{title}.*?(?=^## |\Z)", changelog, re.MULTILINE | re.DOTALL)
+    if not found and ".dev" not in version:
         raise DistError(f"CHANGELOG.md has no section '## {version} (…)'")
-    return found[0]
+    return found[0] if found else ""
 
 
 # All together
@@ -411,7 +404,7 @@ def versions(source: Path) -> set[str]:
         f"{CHART}/Chart.yaml": r"^(?:version|appVersion): (.+)$",
     }
     return {
-        version.strip("\"'")
+        version.strip("\"'").replace("-dev", ".dev")  # Helm's charts have semantic versions
         for name, pattern in places.items()
         for version in re.findall(pattern, (source / name).read_text(), re.MULTILINE)
     }

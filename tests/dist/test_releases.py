@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 import yaml
 
+from dask_adaptive_agent import __version__
 from support.kube_server import binary
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -326,6 +327,6 @@ def test_krew_installs_the_plugin(
 def test_the_notes_tell_the_newest_section_and_every_fragment(release: Path) -> None:
     told = " ".join((release / "release-notes.md").read_text().split())
 
-    newest = (ROOT / "CHANGELOG.md").read_text().split("\n## ")[1]
+    newest = "" if ".dev" in __version__ else (ROOT / "CHANGELOG.md").read_text().split("\n## ")[1]
     for text in [newest, *(file.read_text() for file in (ROOT / "changelog.d").glob("*.*.md"))]:
         assert " ".join(text.split()) in told

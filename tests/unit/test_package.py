@@ -15,6 +15,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from dask_adaptive_agent import __version__
+
 ROOT = Path(__file__).resolve().parents[2]
 LOCK = ROOT / "requirements.lock"
 VERSIONS = runpy.run_path(str(ROOT / "scripts/versions.py"))
@@ -137,3 +139,14 @@ def test_nothing_is_built_of_what_may_be_another_thing_tomorrow() -> None:
     assert "--no-build-isolation" in dockerfile
     for name in tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]:
         assert re.search(rf"^{re.escape(name)} \\\n    --hash=sha256:", built, re.M), name
+
+
+def test_pages_show_the_version_that_is_built() -> None:
+    """What people copy: `bump-my-version` writes it (docs/contributing/release.md)."""
+    config = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["bumpversion"]
+    shown = config["files"][-1]
+    pattern = shown["search"].replace("{current_version}", r"(\d+\.\d+\.\d+(?:\.dev\d+)?)")
+    pages = [page.read_text() for glob in shown["glob"].split("|") for page in ROOT.glob(glob)]
+
+    found = re.findall(pattern, "\n".join(pages))
+    assert {__version__} == {config["current_version"], *(version for _, version in found)}
