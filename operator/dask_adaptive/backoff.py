@@ -58,7 +58,7 @@ async def begun_anew(
             if clock() - began > longest_s:
                 backoff.good()
             wait_s = backoff.next_s(getattr(exc, "retry_after_s", 0.0))
-            text = "%s: ended, and begins anew in %.1f s: %s"
+            text = "%s ended and restarts in %.1f s: %s"
             is_known = isinstance(exc, PlatformError)
             logger.warning(text, what, wait_s, error_text(exc), exc_info=not is_known)
         await asyncio.sleep(wait_s)
@@ -83,7 +83,7 @@ async def end(tasks: Collection[asyncio.Future[Any]], *, within_s: float | None 
     for task in done:
         task.cancelled() or task.exception()  # else asyncio warns that it was never retrieved
     if stuck:
-        logger.warning("%d tasks do not end; they are left alone", len(stuck))
+        logger.warning("%d tasks did not end in time; going on without them", len(stuck))
 
 
 async def heard(event: asyncio.Event, *, within_s: float) -> None:

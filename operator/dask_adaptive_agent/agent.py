@@ -145,7 +145,7 @@ class Agent(Parts, SchedulerPlugin):
         def answer(**request: Any) -> Any:
             if self._is_in_place:
                 return handler(**request)
-            logger.warning("The plugin %s was unregistered: the agent goes, too", self.name)
+            logger.warning("The plugin %s was unregistered: the agent is removed", self.name)
             self.uninstall()
             return None
 
@@ -282,7 +282,7 @@ class Agent(Parts, SchedulerPlugin):
     def limit(self, request: Request) -> None:
         session = request.text("session")
         if session != self.session:
-            ended = f"session {shown(session)} has ended; observe, then send limits for that"
+            ended = f"session {shown(session)} has ended; observe, and send limits for the new one"
             raise Malformed(ended)
         self.limits.replace(request)
         self.lease.begin()

@@ -205,8 +205,8 @@ class Context:
 
     def stock_serves(self, name: str, why: str) -> None:
         """Report that a feature, or a relief, is off."""
-        logger.warning("%s is off, stock code serves: %s", name, why)
-        self.notes.add(wire.N_RELIEF_FAILED, f"{name} is off, stock code serves: {why}")
+        logger.warning("%s is off, Dask's own code runs: %s", name, why)
+        self.notes.add(wire.N_RELIEF_FAILED, f"{name} is off, Dask's own code runs: {why}")
 
     def expect_leaving(self) -> None:
         """To be called before a worker is cordoned, or drains."""
@@ -231,7 +231,7 @@ def _rows(request: Request, key: str, most: int, kinds: tuple[type, ...]) -> lis
             raise Malformed(f"{key} must have rows of {len(kinds)} values, not {shown(row)}")
         for one, kind in zip(row, kinds):
             if not isinstance(one, kind) or isinstance(one, bool):
-                raise Malformed(f"{key} must have {kind.__name__} where it has {shown(one)}")
+                raise Malformed(f"{key} must have {kind.__name__} values, not {shown(one)}")
         longest = wire.SHORT_LETTERS
         rows.append(tuple(one[:longest] if isinstance(one, str) else one for one in row))
     return rows

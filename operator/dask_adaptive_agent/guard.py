@@ -163,5 +163,5 @@ def amount(value: Any) -> float:
     """A number that readers can reckon with; raises for any other, NaN included."""
     number = float(value)
     if not abs(number) <= MOST:
-        raise ValueError(f"{number} is no amount")
+        raise ValueError(f"{number} is not a valid amount")
     return number

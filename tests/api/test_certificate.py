@@ -220,7 +220,7 @@ async def test_a_secret_that_was_deleted_is_asked_for(
     (said,) = [r.getMessage() for r in caplog.records if SECRET in r.getMessage()]
     create = f"kubectl create secret generic {SECRET} -n {scene.kubectl.namespace}"
     assert create in said
-    assert "goes on with the certificate that it has" in said
+    assert "keeps using its present certificate" in said
     assert 0.0 == scene.ends_at
     await scene.works()
     scene.kubectl("create", "secret", "generic", SECRET)

@@ -218,21 +218,21 @@ async def test_what_it_says_of_workers(s, a, b) -> None:
     assert ["", "3 of 3 runs, ends in 90 min"] == workers["quota"]
     # What has happened since it was told decides, not what the operator has said.
     assert "stays: pinned by manual annotation (<b>look</b>) for 120 min more" == workers["why"][0]
-    assert "3 of 3 runs" in workers["why"][1]
+    assert "3 of 3 tasks" in workers["why"][1]
 
 
 async def test_the_operators_word_counts_while_nothing_has_happened(s, a, b) -> None:
     agent = install(s, clock := StillClock(100.0))
     looks = agent.page.looks
     assert ["active", "active"] == looks.take().tables["workers"]["state"]
-    assert all(why.startswith("may go: idle for") for why in looks.take().tables["workers"]["why"])
+    assert all("may leave: idle" in why for why in looks.take().tables["workers"]["why"])
     await ask(s, wire.ANNOUNCE, policy="etl", workers=[("a", "stays: idle timeout")])
 
     clock.now += FRESH_S
     why = looks.take().tables["workers"]["why"]
 
     assert "stays: idle timeout" == why[0]
-    assert why[1].startswith("may go")
+    assert why[1].startswith("may leave")
 
 
 async def test_a_worker_on_its_way_out(s, agent, a, b) -> None:
@@ -260,7 +260,7 @@ async def test_what_it_says_besides(s, a, b) -> None:
     assert (["manual"], ["annotation"], ["<b>look</b>"], ["a"], ["120 min"]) == (
         pins["source"], pins["owner"], pins["reason"], pins["workers"], pins["left"],
     )  # fmt: skip
-    assert (["workers asked for"], ["me"]) == (ahead["what"], ahead["who"])
+    assert (["workers requested"], ["me"]) == (ahead["what"], ahead["who"])
     assert "4 workers of etl-gpu" in ahead["message"][0]
 
 

@@ -571,7 +571,7 @@ async def test_a_cordoned_worker_is_on_its_way_out(c, s, *workers, agent) -> Non
     assert a.address not in s.workers_to_close(n=4)
     seen = await ask(s, wire.OBSERVE)
     assert seen["stops"][0]["slot"] not in seen["closable"]
-    assert "1 of 1 runs" in seen["stops"][0]["message"]
+    assert "1 of 1 task" in seen["stops"][0]["message"]
     assert not seen["notes"]  # ordinary
 
 

@@ -376,7 +376,7 @@ async def test_it_does_not_wait_for_an_operator_that_has_seen_it_and_does_nothin
     await ask(s, wire.OBSERVE, demand=True)
 
     assert 6400 == await future
-    assert "on their way" in told(agent)[0]
+    assert "expected" in told(agent)[0]
 
 
 @pytest.mark.thorough

@@ -57,7 +57,7 @@ async def test_certificates_are_renewed_at_run_time_and_told_of_when_wrong(
     c = await start(tls=authority.tls(), policy=POLICY)
 
     await _replace(c, authority.tls(expired=True))
-    await c.until(lambda: _tls_failed(c, "was valid until"), "an expired certificate is told")
+    await c.until(lambda: _tls_failed(c, "expired at"), "an expired certificate is told")
     await _replace(c, Authority().tls(trusted=authority))
     await c.until(lambda: _tls_failed(c, "refuses the Secret's certificate"), "so is a stranger's")
     await c.kubectl("delete", "secret", NAME)

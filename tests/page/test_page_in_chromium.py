@@ -42,7 +42,7 @@ async def test_it_is_found_from_any_other_page_and_follows_what_happens(
         await page.open(f"http://127.0.0.1:{s.http_server.port}/workers")
         await page.until("Adaptive")
         await page.run("""document.querySelector('.navbar a[href="adaptive"]').click()""")
-        await page.until(FREE, "may go")
+        await page.until(FREE, "may leave")
 
         await ask(
             s, wire.PIN, names=[FREE], source=wire.CLIENT, owner="<img src=x>", ttl_ms=600_000,

@@ -157,7 +157,7 @@ class AdaptiveBudget:
         if not namespace:
             return self
         if self.namespaces not in (None, (namespace,)):
-            words = f"names others than {namespace}, which the budget is in; leave it out"
+            words = f"may only name {namespace}, the budget's own namespace; leave it out"
             raise InvalidPolicy(Problem("spec.namespaces", words))
         return replace(self, namespaces=(namespace,), namespace_selector=Selector())
 
@@ -172,7 +172,7 @@ class AdaptiveBudget:
 
     def checks(self) -> Iterator[Check]:
         if self.namespaces == ():
-            yield Check(".namespaces", "must name one, or be left out for all", ("namespaces",))
+            yield Check(".namespaces", "must name one; leave it out for all", ("namespaces",))
         if any(limit > MAX_LIMIT for limit in self.limits.values()):
             yield Check(".limits", f"must be at most {MAX_LIMIT:g}", ("limits",))
 

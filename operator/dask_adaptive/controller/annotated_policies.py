@@ -77,12 +77,12 @@ class AnnotatedPolicies:
             try:
                 await self._settle(key)
             except KubeError as exc:
-                logger.warning("Policy of %s can't be kept in step: %s", key, exc)
+                logger.warning("Can't update the policy of %s: %s", key, exc)
                 failed.add(key)
                 if isinstance(exc, kube.ApiUnreachable):
                     break  # each of the others would wait as long
             except Exception:  # one cluster's error must not affect others
-                logger.exception("Policy of %s can't be kept in step", key)
+                logger.exception("Can't update the policy of %s", key)
                 failed.add(key)
         self._dirty |= failed
         return not failed
@@ -131,15 +131,15 @@ class AnnotatedPolicies:
             case annotated.Make(body):
                 made = await self._api.create(kube.POLICIES.path(namespace), body)
                 self._heard(PolicyObject, made)
-                logger.info("AdaptivePolicy for DaskCluster %s made", cluster.key)
+                logger.info("Created the AdaptivePolicy of DaskCluster %s", cluster.key)
             case annotated.Mend(name, spec, by):
                 change = {"metadata": {"labels": {MANAGED_BY: by}}, "spec": spec}
                 await self._api.patch(kube.POLICIES.path(namespace, name), change)
-                logger.info("AdaptivePolicy for DaskCluster %s kept in step", cluster.key)
+                logger.info("Updated the AdaptivePolicy of DaskCluster %s", cluster.key)
             case annotated.Remove(name, uid):
                 # Already gone, or replaced by another of its name: upstream may still be woken.
                 await kube.remove(self._api, kube.POLICIES.path(namespace, name), uid)
-                logger.info("AdaptivePolicy for DaskCluster %s removed", cluster.key)
+                logger.info("Deleted the AdaptivePolicy of DaskCluster %s", cluster.key)
             case annotated.Suspend(autoscaler, until, since, news):
                 await self._annotate(autoscaler, annotated.suspension_notes(until, since))
                 if news:
@@ -147,7 +147,7 @@ class AnnotatedPolicies:
             case annotated.Wake(autoscaler):
                 await self._annotate(autoscaler, annotated.woken_notes())
                 name = autoscaler.meta.name
-                given_back = f"DaskAutoscaler {name} was given back: upstream's autoscaler goes on"
+                given_back = f"DaskAutoscaler {name} was released: it scales the cluster again"
                 await self._tell(cluster, autoscaler, Reason.RELEASED, given_back)
             case annotated.Tell(reason, message):
                 await self._tell(cluster, None, reason, message)

@@ -128,7 +128,7 @@ class BudgetKeeper:
         try:
             return divide(pool, before.grants, now=self._clock())
         except Exception:  # one budget's error must not affect others
-            logger.exception("%s can't be divided: its groups keep what they may have", pool.name)
+            logger.exception("%s can't be shared out: its groups keep their parts", pool.name)
             return before
 
     def _mine(self) -> list[BudgetObject]:

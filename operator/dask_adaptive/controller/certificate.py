@@ -97,7 +97,7 @@ class Pair:
         try:
             context = _serving(chain, key)
         except (ValueError, ssl.SSLError) as exc:
-            raise BadCertificate(f"its tls.crt and tls.key do not fit together: {exc}") from exc
+            raise BadCertificate(f"its tls.crt and tls.key do not match: {exc}") from exc
         begins, ends = chain[0].not_valid_before_utc, chain[0].not_valid_after_utc
         return cls(data, begins, ends, tuple(authorities), context)
 
@@ -277,9 +277,9 @@ class CertificateKeeper:
             fix = (
                 "the operator makes a new one as soon as it can write the Secret"
                 if self._settings.makes
-                else f"it needs {CRT} and {KEY} for {self._settings.host}, and as {CA} who signed"
+                else f"it needs {CRT} and {KEY} for {self._settings.host}, and its issuer as {CA}"
             )
-            why = f"that in Secret {self._where} is of no use: {exc}; {fix}"
+            why = f"that in Secret {self._where} can't be used: {exc}; {fix}"
             raise BadCertificate("; ".join([why, *map(str, wrong)])) from exc
         if configuration is not None:
             await self._have_trusted(configuration, pair.data[CA], wrong)
@@ -297,9 +297,9 @@ class CertificateKeeper:
                 f"create an empty one, which the operator fills: kubectl create secret generic"
                 f" {name} -n {namespace}"
                 if self._settings.makes
-                else f"create it with {CRT}, {KEY} and {CA}, or see why cert-manager does not"
+                else f"create it with {CRT}, {KEY} and {CA}, or find out why cert-manager does not"
             )
-            raise BadCertificate(f"Secret {self._where} is not there; {fix}") from exc
+            raise BadCertificate(f"there is no Secret {self._where}; {fix}") from exc
 
     def _pair(self, secret: Json) -> Pair:
         data = secret.get("data") or {}
@@ -329,7 +329,7 @@ class CertificateKeeper:
             if not why:
                 known = pair
                 if now > pair.ends - (pair.ends - pair.begins) / 3:
-                    why = f"its certificate has a third of its time left, until {pair.ends}"
+                    why = f"a third of its certificate's lifetime is left, until {pair.ends}"
         except BadCertificate as exc:
             why = str(exc)
         if why:
@@ -339,7 +339,7 @@ class CertificateKeeper:
                 data |= _encoded({CA: texts})
             return why, data
         if known and len(known.authorities) > 1 and now > known.begins + BACKDATE + OVERLAP:
-            return "an old authority goes", _encoded({CA: _pem(known.authorities[0])})
+            return "an old authority is removed", _encoded({CA: _pem(known.authorities[0])})
         return "", {}
 
     async def _configuration(self, wrong: list[KubeError]) -> Json | None:
@@ -377,11 +377,11 @@ class CertificateKeeper:
         """Log a problem once, not in every round."""
         if wrong and wrong != self._logged:
             then = (
-                "the webhook goes on with the certificate that it has"
+                "the webhook keeps using its present certificate"
                 if self._serving
-                else "until then pods start without the agent, and running schedulers get it"
+                else "until then schedulers start without the agent, and get it while they run"
             )
             logger.warning("The webhook's certificate: %s; %s", wrong, then)
         elif self._logged and not wrong:
-            logger.info("The webhook's certificate is as it should be again")
+            logger.info("The webhook's certificate is in order again")
         self._logged = wrong

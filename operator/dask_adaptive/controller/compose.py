@@ -134,7 +134,7 @@ class FollowingLink:
         try:
             return await self._consent.refused(self._key.namespace, cluster)
         except KubeError as exc:
-            return f"whether namespace {self._key.namespace} allows it can't be read ({exc})"
+            return f"can't read whether namespace {self._key.namespace} allows it ({exc})"
 
 
 @dataclass(frozen=True)

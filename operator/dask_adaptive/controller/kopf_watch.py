@@ -148,7 +148,7 @@ class KopfWatch:
                     # It worked before, so retry without a long wait.
                     wait_s = wait_s if is_new else min(wait_s, backoff.next_s())
                 elif is_new:
-                    raise KubeError(f"{scope[0]} can be read by now")
+                    raise KubeError(f"{scope[0]} can be read now")
             if wait_s == LOOK_S:
                 backoff.good()
 

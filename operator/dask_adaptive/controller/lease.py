@@ -70,7 +70,7 @@ class LeaderLease:
     def check(self) -> None:
         """Raise `NotLeading` unless this process surely holds the lease; called before writes."""
         if not self.is_leader or self._is_late():
-            raise kube.NotLeading("this replica does not lead any more; whoever does looks again")
+            raise kube.NotLeading("this replica no longer leads; the one that does looks again")
 
     def _is_late(self) -> bool:
         return time.monotonic() - self._renewed_at >= self._timing.renew_deadline_s
@@ -99,7 +99,7 @@ class LeaderLease:
         finally:
             await end([leading])  # it may still write: others wait until the lease expires
             self.is_leader = False
-            logger.info("This replica leads no longer", extra={"identity": self._identity})
+            logger.info("This replica no longer leads", extra={"identity": self._identity})
 
     async def _renew_until_lost(self, leading: asyncio.Future[None]) -> None:
         while not self._is_late():
@@ -154,7 +154,7 @@ class LeaderLease:
         if version < self._version:
             raise WentBack(
                 f"etcd was restored: version {version} of the lease comes after {self._version};"
-                " this process ends, so that another one reads everything anew"
+                " this process ends, so that the next one reads everything again"
             )
         self._version = version
 
@@ -191,5 +191,5 @@ class LeaderLease:
         try:
             await self._api.replace(self._path, {**self._lease, "spec": spec})
         except KubeError as exc:
-            logger.warning("Can't give the lease back: %s", exc)
+            logger.warning("Can't release the lease: %s", exc)
         self._lease = None

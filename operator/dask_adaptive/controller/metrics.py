@@ -37,9 +37,9 @@ class _Metric(NamedTuple):
 _GAUGES = {
     "leader": _Metric("1 in the replica that acts, else 0"),
     "policies": _Metric("AdaptivePolicies"),
-    "overdue_policies": _Metric("AdaptivePolicies that are not visited any more"),
+    "overdue_policies": _Metric("AdaptivePolicies whose next pass is overdue"),
     "budget_workers": _Metric(
-        "Workers under an AdaptiveBudget: there or asked for (held), needed (wanted), allowed",
+        "Workers under an AdaptiveBudget: present or requested (held), needed (wanted), allowed",
         ("budget", "what"),
     ),
     "budget_waiting": _Metric(
@@ -47,7 +47,7 @@ _GAUGES = {
     ),
     "unreadable_objects": _Metric("Objects of the API that can't be read, by kind", ("kind",)),
     "webhook_certificate_expiration_timestamp_seconds": _Metric(
-        "When the webhook's certificate ends; 0 while it can't be used, or can't be renewed",
+        "When the webhook's certificate expires; 0 while it can't be used or renewed",
         ("secret",),
     ),
 }
@@ -58,7 +58,7 @@ _COUNTERS = {
         ("action", "reason", "done"),
     ),
     "recycles": _Metric(
-        "Workers that began to leave in order to be replaced, by reason", (*_CLUSTER, "reason")
+        "Workers that began to leave because they are replaced, by reason", (*_CLUSTER, "reason")
     ),
     "tasks_redone": _Metric("Tasks and results lost with workers, by cause", (*_CLUSTER, "cause")),
     "pin_expired": _Metric(
@@ -174,7 +174,7 @@ class Metrics(Collector):
                 try:
                     values = [(labels, float(value)) for labels, value in series(result).items()]
                 except Exception:  # one cluster's error must not hide others' figures
-                    logger.exception("%s of %s can't be told", full, key)
+                    logger.exception("Can't compute %s of %s", full, key)
                     continue
                 for labels, value in values:
                     gauge.add_metric([*key, *labels], value)
@@ -266,7 +266,7 @@ _OF_CLUSTERS = {
         lambda r: {(state,): getattr(r.status, state) for state in _STATES},
     ),
     "replicas": _OfClusters(
-        "Workers asked for (requested), decided (desired), needed by the load (wanted)",
+        "Workers set in replicas (requested), decided (desired), needed by the load (wanted)",
         ("what",),
         _replicas,
     ),
@@ -276,12 +276,12 @@ _OF_CLUSTERS = {
         _conditions,
     ),
     "group_replicas": _OfClusters(
-        "Workers of one group: there (serving), decided (desired), called for (wanted)",
+        "Workers of one group: present (serving), decided (desired), needed by the load (wanted)",
         ("group", "what"),
         _group_replicas,
     ),
     "worker_arrival_seconds": _OfClusters(
-        "How long a worker of a group takes from being asked for to being connected",
+        "Time that a worker of a group takes from its request to its connection",
         ("group",),
         _arrivals,
     ),
@@ -297,7 +297,7 @@ _OF_CLUSTERS = {
         _pin_ages,
     ),
     "relief_state": _OfClusters(
-        "1 for the state that each relief of a scheduler is in", ("relief", "state"), _reliefs
+        "1 for the current state of each relief of a scheduler", ("relief", "state"), _reliefs
     ),
     "serialize_share": _OfClusters(
         "Part of a scheduler's CPU time spent serializing tasks in the last minute",

@@ -117,7 +117,7 @@ class Visitor:
     async def tell_overdue(self) -> None:
         """Report a visit that does not end, or does not start."""
         longest = format_duration(max(3 * self._sleep_s, OVERDUE_S))
-        message = f"not visited for over {longest}; the operator's log may say why"
+        message = f"no pass for over {longest}; the operator's log may say why"
         await self._failed("overdue", Reason.ACTION_FAILED, message)
 
     async def _hear(self) -> None:
@@ -149,7 +149,7 @@ class Visitor:
             async with asyncio.timeout(10.0):
                 await self._governed.link.cancel(names)
         except (TimeoutError, LinkError) as exc:
-            self._log.warning("Can't put %s back to service: %s", ", ".join(names), exc)
+            self._log.warning("Can't put %s back into service: %s", ", ".join(names), exc)
         finally:
             await self._governed.link.close()
 
@@ -211,16 +211,16 @@ class Visitor:
     async def _failed(self, outcome: str, reason: Reason, message: str) -> float:
         self._failures += 1
         self._metrics.failed(outcome)
-        self._log.warning("No pass: %s: %s", reason, message)
+        self._log.warning("The pass failed: %s: %s", reason, message)
         if self._failures >= SILENT_AFTER:
             self._governed.loop.claim_nothing()
         ready = Condition(READY, False, reason, message)
         try:
             await self._governed.reporter.unable(ready, self._generation)
         except PlatformError as exc:
-            self._log.warning("Nor can it be reported: %s", exc)
+            self._log.warning("The failure can't be reported: %s", exc)
         except Exception:  # as above
-            self._log.exception("Nor can it be reported")
+            self._log.exception("The failure can't be reported")
         return self._backoff.next_s()
 
 

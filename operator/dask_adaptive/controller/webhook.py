@@ -76,7 +76,7 @@ class Injector:
         if why := outcome.lacks:
             # Shown in the API server's audit log.
             response["auditAnnotations"] = {"not-injected": why}
-            logger.info("Pod in %s left as it is: %s", _where(request), why)
+            logger.info("Pod in %s not changed: %s", _where(request), why)
         kind = {"apiVersion": review["apiVersion"], "kind": "AdmissionReview"}
         return {**kind, "response": response}
 
@@ -124,7 +124,7 @@ class Injector:
                 await self._api.get(GROUPS.path(namespace, name))
             )
         except KubeError as exc:
-            logger.info("Grace period of a worker in %s left as it is: %s", namespace, exc)
+            logger.info("Grace period of a worker in %s not changed: %s", namespace, exc)
             return None
         return self._grace_s if group.grace_s is None else None
 
@@ -146,7 +146,7 @@ class Injector:
             if chosen is not None:
                 return scheduler_settings(chosen.spec), disruption_of(chosen.spec).hints
         except InvalidPolicy as exc:
-            logger.warning("Pod of %s gets defaults: %s", key, exc)
+            logger.warning("Pod of %s gets default settings: %s", key, exc)
         return SchedulerSettings(), False
 
     async def _read_policies(self, key: ClusterKey) -> list[PolicyObject]:
@@ -157,7 +157,7 @@ class Injector:
                     await asyncio.sleep(SECOND_LOOK_S)
                     found = await self._listed(key)
         except (TimeoutError, KubeError) as exc:
-            logger.warning("Pod of %s gets defaults, policies can't be listed: %r", key, exc)
+            logger.warning("Pod of %s gets default settings; can't list policies: %r", key, exc)
             return []
         return found
 

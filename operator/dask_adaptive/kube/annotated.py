@@ -331,8 +331,8 @@ def _rests(seen: _Seen, taken: AutoscalerObject | None, *, now: float) -> Iterat
 def _adoption_message(seen: _Seen, autoscaler: AutoscalerObject) -> str:
     policy = seen.written[0].meta.name if seen.written else seen.cluster.meta.name
     return (
-        f"DaskAutoscaler {autoscaler.meta.name} was adopted: upstream's autoscaler rests, and"
-        f" AdaptivePolicy {policy} says how many workers there are"
+        f"DaskAutoscaler {autoscaler.meta.name} was adopted: it is suspended, and the bounds of"
+        f" AdaptivePolicy {policy} apply"
     )
 
 
@@ -342,8 +342,8 @@ def _farewells(seen: _Seen, changes: Sequence[Step]) -> Iterator[Step]:
     adopted = [p for p in seen.ours if p.managed_by == BY_ADOPTION and p.meta.uid in removed]
     if adopted and not seen.autoscalers and not seen.written:
         message = (
-            f"the DaskAutoscaler of DaskCluster {seen.cluster.meta.name} was deleted, and so is"
-            " the policy made from it; nobody scales the cluster now"
+            f"the DaskAutoscaler of DaskCluster {seen.cluster.meta.name} was deleted, and with it"
+            " the policy made from it; nothing scales the cluster now"
         )
         yield Tell(Reason.RELEASED, message)
 

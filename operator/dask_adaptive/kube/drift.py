@@ -81,7 +81,7 @@ def drifted(
     by_name = {container.name: container for container in found}
     for container in wanted:
         other = by_name.get(container.name)
-        difference = _differs(container, other) if other else "is new in its group"
+        difference = _differs(container, other) if other else "is missing"
         if difference:
             return f"container {container.name}: {difference}"
     return ""
@@ -89,18 +89,18 @@ def drifted(
 
 def _differs(wanted: Container, found: Container) -> str:
     if wanted.image != found.image:
-        return f"image is {found.image}, its group says {wanted.image}"
+        return f"image is {found.image}, the group's is {wanted.image}"
     if wanted.command != found.command:
-        return "command is not that of its group"
+        return "command differs"
     if wanted.args != found.args:
-        return "args are not those of its group"
+        return "args differ"
     name = _first_difference(wanted.env, found.env)
     if name:
-        return f"variable {name} is not as its group says"
+        return f"variable {name} differs"
     if wanted.env_from != found.env_from:
-        return "envFrom is not that of its group"
+        return "envFrom differs"
     name = _first_difference(wanted.resources, found.resources)
-    return f"{name} is not as its group says" if name else ""
+    return f"{name} differs" if name else ""
 
 
 def _first_difference(wanted: Iterable[tuple[str, Any]], found: Iterable[tuple[str, Any]]) -> str:

@@ -267,7 +267,7 @@ def _expires_at(notes: Iterable[Note], began_at: float, problems: list[str]) -> 
             break
         instant = read_instant(note.value)
         if instant is None:
-            problems.append(f"{note} is not {_INSTANT}; it does not count")
+            problems.append(f"{note} is not {_INSTANT}; it is ignored")
         elif instant > began_at:  # else it was about an earlier pod
             return instant
     return math.inf
@@ -286,7 +286,7 @@ def _recycle(
         if instant is None:
             why = "counts from when it was set, which was not recorded; write"
             why = why if is_now else 'is neither "now" nor'
-            problems.append(f"{note} {why} {_INSTANT}; nothing is replaced for it")
+            problems.append(f"{note} {why} {_INSTANT}; it is ignored")
         elif began_at < instant <= now:
             return f"annotation {note}"
     return ""

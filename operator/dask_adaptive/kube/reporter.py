@@ -67,8 +67,7 @@ class DecisionLog:
                 self._read = await self._look()
             if not self._is_ours(self._read):
                 raise kube.Invalid(
-                    "it is somebody else's; the history of decisions is not kept until it is"
-                    " deleted"
+                    "it belongs to somebody else; delete it to have the history of decisions kept"
                 )
             await self._write(self._read, merged(self._kept, decisions)[-KEPT:])
         except KubeError as exc:
@@ -293,7 +292,7 @@ class KubeReporter:
             return
         left_s = self._again_at - time.monotonic()
         if left_s > 0:
-            raise KubeError(f"the status is written in {left_s:.0f} s again: {self._why}")
+            raise KubeError(f"the next try to write the status is in {left_s:.0f} s: {self._why}")
         path = kube.POLICIES.path(meta.namespace, meta.name, "status")
         try:
             await self._api.patch(path, {"metadata": {"uid": meta.uid}, "status": new})
@@ -312,7 +311,7 @@ class KubeReporter:
             return status
         has = "has its bounds" if self._now().managed_by == BY_ADOPTION else "has bounds of its own"
         name = found.meta.name
-        message = f"DaskAutoscaler {name} was adopted and rests; this policy {has}"
+        message = f"DaskAutoscaler {name} was adopted and is suspended; this policy {has}"
         condition = Condition(ADOPTED, True, Reason.ADOPTED, message)
         return replace(status, conditions=(*status.conditions, condition))
 

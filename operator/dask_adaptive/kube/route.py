@@ -114,10 +114,10 @@ async def read_tls(api: KubeApi, namespace: str, name: str, *, now: float) -> Tl
     try:
         certificates = x509.load_pem_x509_certificates(tls.certificate.encode())
     except ValueError as exc:
-        raise TlsFailed(f"tls.crt of {where} is no certificate in PEM: {exc}") from exc
+        raise TlsFailed(f"tls.crt of {where} is not a PEM certificate: {exc}") from exc
     end = certificates[0].not_valid_after_utc.timestamp()
     if end <= now:
-        raise TlsFailed(f"tls.crt of {where} was valid until {instant(end)}: renew it")
+        raise TlsFailed(f"tls.crt of {where} expired at {instant(end)}: renew it")
     return tls
 
 
@@ -136,7 +136,7 @@ def _place(world: World, key: ClusterKey) -> str:
     name = f"{key.name}-scheduler"
     service = world.get(ServiceObject, key.namespace, name)
     if service is None:
-        raise LinkError(f"Service {name} is not there, or can't be read")
+        raise LinkError(f"there is no Service {name}, or it can't be read")
     if not service.selects:
         raise LinkError(f"Service {name} selects no pods: give it the selector of dask-kubernetes")
     if not service.ip:

@@ -338,12 +338,9 @@ def is_settling(world: World, key: ClusterKey, *, now: float) -> bool:
 def _awake(autoscaler: AutoscalerObject, key: ClusterKey) -> str:
     name = autoscaler.meta.name
     if autoscaler.adopted_at is not None:
-        return (
-            f"DaskAutoscaler {name} is being adopted; nothing is changed until upstream's"
-            " autoscaler rests"
-        )
+        return f"DaskAutoscaler {name} is being adopted; nothing is changed until it is suspended"
     return (
         f"DaskAutoscaler {name} scales DaskCluster {key.name} as well; nothing is changed until it"
-        f" is deleted (kubectl delete daskautoscaler {name}), or taken over"
+        f" is deleted (kubectl delete daskautoscaler {name}) or adopted"
         f" (kubectl annotate daskautoscaler {name} {ADOPT}=true)"
     )

@@ -167,7 +167,7 @@ async def _take_away(
         refusal = _refusal(answers)
         if refusal is not None:
             await ports.link.cancel(names)  # together, or not at all
-        message = refusal.message if refusal else "has connected or has work since; it drains first"
+        message = refusal.message if refusal else "has connected or got work since; it drains first"
         reason = (refusal and refusal.veto) or Reason.RETIRING
         return Outcome(action, False, reason, message)
     if isinstance(action, Restart):

@@ -109,7 +109,7 @@ def _watching(observed: ObservedCluster) -> Condition:
 def _limited(decided: Plan) -> Condition:
     limited = [(plan.group, plan.limited) for plan in decided.groups if plan.limited is not None]
     if not limited:
-        within = "the load needs a number within the bounds"
+        within = "the load needs no more and no fewer workers than the bounds allow"
         return Condition(st.SCALING_LIMITED, False, Reason.DESIRED_WITHIN_RANGE, within)
     limited.sort(key=lambda item: LIMITS.index(item[1].reason))
     several = len(decided.groups) > 1
@@ -126,9 +126,9 @@ def _ready(observed: ObservedCluster, decided: Plan) -> Condition:
     workers = [w for w in observed.notable if w.is_connected]
     is_full = len(workers) == len(observed.connected)
     if workers and is_full and all(w.process.is_paused and w.process.stuck for w in workers):
-        full = f"no task starts: {counted(len(workers), 'worker')} paused, the memory is full"
+        full = f"memory is full: {counted(len(workers), 'worker')} paused, no task starts"
         return Condition(st.READY, False, Reason.WORKERS_PAUSED, full)
-    return Condition(st.READY, True, Reason.RECONCILED, "the cluster is served")
+    return Condition(st.READY, True, Reason.RECONCILED, "the operator serves the cluster")
 
 
 def _connected(scheduler: ObservedScheduler) -> Condition:
@@ -166,7 +166,7 @@ def _waiting(observed: ObservedCluster, policy: Policy) -> str:
     spent = [has_spent(w, r) for g, r in exact for w in g.workers if w.is_connected]
     if not any(spent):
         return ""
-    return f"; {sum(spent)} of {len(spent)} workers wait for replacements: exact quotas"
+    return f"; {sum(spent)} of {len(spent)} workers are at exact quotas and wait to be replaced"
 
 
 def _unanswered(scheduler: ObservedScheduler, policy: Policy) -> tuple[Reason, str]:

@@ -37,10 +37,10 @@ def _cron(value: Any) -> str:
     try:
         often = _comes_often(value)
     except CronSimError as exc:
-        raise ValueError(f"is no schedule of cron: {str(exc).lower()}") from None
+        raise ValueError(f"is not a cron schedule: {str(exc).lower()}") from None
     if not often:
         raise ValueError(
-            "never comes, or not in any four years: day of the month and day of the week must fit"
+            "never comes, or not in every four years: day of the month and day of the week must fit"
             " together where one of them begins with *"
         )
     return value
@@ -75,7 +75,7 @@ def _tolerance(value: Any) -> float:
 
 def _glob(value: Any) -> str:
     if not isinstance(value, str) or not value:
-        raise ValueError("must be a text that is not empty")
+        raise ValueError("must be a non-empty text")
     if _REGULAR.search(value):
         raise ValueError(_NO_GLOB)
     if "*" not in value:
@@ -97,7 +97,7 @@ _REGULAR = re.compile(r"\\[AZbBdDsSwW.(){}|^$\[\]]|\.[*+]|\(\?|^\^|\$$")
 #: Each part of a field is checked by us only.
 _CRON = r" *[0-9A-Za-z*/,#-]+( +[0-9A-Za-z*/,#-]+){4} *"
 _CRON_WORDS = (
-    "must be five fields of cron, such as 0 2 * * 1-5:"
+    "must have the five fields of cron, such as 0 2 * * 1-5:"
     " minute, hour, day of the month, month, day of the week"
 )
 
@@ -141,7 +141,7 @@ ObjectName = Annotated[
     ),
 ]
 _CONTROLLER_WORDS = (
-    "must be a name of Kubernetes, such as team-a: lower case letters, digits, - and ., at most 63"
+    "must be a Kubernetes name, such as team-a: lower case letters, digits, - and ., at most 63"
 )
 ControllerName = Annotated[
     str,
@@ -202,7 +202,7 @@ Line = Annotated[
     Must(lambda p: p > 0, _LINE_WORDS),
 ]
 _TOLERANCE_WORDS = (
-    'must be a percentage from 0% to 100%, such as 10%, or a part of one in quotes, such as "0.1"'
+    'must be a percentage from 0% to 100%, such as 10%, or a fraction in quotes, such as "0.1"'
 )
 _IS_TOLERANCE = (
     _matches(r"^(0(\.[0-9]+)?|1(\.0+)?|[0-9]+(\.[0-9]+)?%)$")

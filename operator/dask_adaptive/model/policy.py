@@ -228,8 +228,8 @@ class Policy:
         if self._would_stand_still():
             yield Check(
                 ".disruption.budgets",
-                "has one of 0 for TaskQuota, and with recycle.tasks.exact workers would come to"
-                " their quota and never be replaced: raise it, or drop exact",
+                "has a budget of 0 for TaskQuota: with recycle.tasks.exact, workers at their quota"
+                " would never be replaced; raise it, or drop exact",
                 ("disruption", "recycle"),
             )
 
@@ -239,7 +239,7 @@ class Policy:
         if all(g.name != default_group_of(self.cluster) for g in groups):
             return
         if self.min_replicas:
-            words = "must be that of the default group in spec.workerGroups: write it there"
+            words = "must not be set if spec.workerGroups has the default group: set it there"
             yield Check(".minReplicas", words, ("minReplicas", "workerGroups", "clusterRef"))
         total = sum(g.minimum for g in groups)
         if total > self.max_replicas:

@@ -130,7 +130,7 @@ def _too_big(node: Mapping[Any, Any]) -> str:
     except ValueError:
         return "has a number of thousands of digits, which can't be sent to a scheduler"
     # Quotes and the like double what they stand in, at most.
-    return f"is of {size} characters, {_ALLOWED}" if size > 2 * MAX_CHARACTERS else ""
+    return f"has {size} characters, {_ALLOWED}" if size > 2 * MAX_CHARACTERS else ""
 
 
 _TOO_DEEP = f"is nested too deeply: {MAX_DEPTH} levels are allowed"
@@ -179,7 +179,7 @@ def _contradictions(settings: tuple[Setting, ...]) -> Iterator[Problem]:
     seen: dict[Path, Setting] = {}
     for setting in settings:
         if setting.spelled in seen:
-            yield Problem("", f"says {setting.key} twice; keep one of the two")
+            yield Problem("", f"sets {setting.key} twice; keep one of the two")
         seen[setting.spelled] = setting
     for path, setting in seen.items():
         for length in range(1, len(path)):
@@ -240,7 +240,7 @@ TCP, TLS = "tcp", "tls"
 
 _PROTOCOL = Kind(
     one_of({TCP: TCP, TLS: TLS}).parse,
-    "must be tcp or tls; the operator speaks no other: start dask scheduler with one of these",
+    "must be tcp or tls, the only ones that the operator speaks: start dask scheduler with one",
     cel="self in ['tcp', 'tls']",
     schema={"type": "string", "maxLength": 8},
 )

@@ -144,7 +144,7 @@ class _Damping:
         since_up_s = self.watched_s if past.up_at is None else self.now - past.up_at
         if max(0.0, since_up_s) < down.delay_after_scale_up_s:
             delay = format_duration(down.delay_after_scale_up_s)
-            message = f"{steady} needed, {current} held for {delay} after more were requested"
+            message = f"{steady} needed, {current} held for {delay} after a scale-up"
             return Step("delay", current, Reason.SCALE_DOWN_LIMITED, message)
         # Workers that left before we watched are unknown: for one period its policy lets none
         # leave.
@@ -159,7 +159,7 @@ class _Damping:
         is_small = abs(steady - current) <= direction.tolerance * current + 1e-9
         if not (is_small and self.lowest < steady < self.highest):
             return None
-        message = f"{steady} are within {direction.tolerance:.0%} of {current}"
+        message = f"{steady} needed, within {direction.tolerance:.0%} of {current}"
         return Step("tolerance", current, Reason.WITHIN_TOLERANCE, message)
 
     def _at_start(self, current: int, policy: RatePolicy) -> int:

@@ -409,7 +409,7 @@ def bound_workers(
         # So many of them run at once on workers of unscaled groups.
         other = float(len(set(need.able).difference(_dask_names(observed, workers))))
         if not able and not other:
-            nobody.append(f"{message}, which no worker of a group that is scaled has")
+            nobody.append(f"{message}, which no worker of a scaled group has")
         for name, number in _shares(able, need, duration_s, other).items():
             if number:
                 workers[name] += number

@@ -67,7 +67,7 @@ def lifts_minimums(context: PassContext) -> str:
     if idle.action is not IdleAction.SCALE_TO_ZERO:
         return ""
     unused = _unused(context.observed, idle)
-    return f"{unused}: minimums do not hold" if unused else ""
+    return f"{unused}: minimums do not apply" if unused else ""
 
 
 def deletion(observed: ObservedCluster, policy: Policy) -> DeleteCluster | None:

@@ -69,7 +69,7 @@ def in_grace(worker: ObservedWorker, context: VetoContext) -> Objection | None:
 def no_recipient(worker: ObservedWorker, context: VetoContext) -> Objection | None:
     if not worker.process.sole_bytes or context.in_service > len(worker.dask_names):
         return None
-    return Reason.NO_RECIPIENT, "holds the last copy of results and no other worker can take them"
+    return Reason.NO_RECIPIENT, "holds the last copy of results, and no other worker can take them"
 
 
 def not_offered(worker: ObservedWorker, _: VetoContext) -> Objection | None:
@@ -290,7 +290,7 @@ def _sync(worker: ObservedWorker, context: PassContext) -> Iterator[SetPin | Unp
     wish = worker.platform.manual_pin
     if wish is None:
         if held is not None:
-            message = "its annotation is gone or has run out"
+            message = "its annotation was removed or has expired"
             yield Unpin(worker.name, worker.dask_names, Reason.PIN_CHANGED, message)
         return
     held_s = 0.0 if held is None else held.until - context.observed.scheduler.at

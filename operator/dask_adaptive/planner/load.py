@@ -119,7 +119,7 @@ def _scheduler_target(context: PassContext, every: Sequence[Supply]) -> dict[str
             message = f"the scheduler's adaptive_target gives {counted(wanted, 'worker')}"
         else:
             # The use of other groups is unknown: keep all of their workers.
-            wanted, message = one.serving, "the load of this group is not known: its number stays"
+            wanted, message = one.serving, "the load of this group is not known: nothing changes"
         found[one.name] = _load(one, wanted, message, inputs)
     return found
 
@@ -158,7 +158,7 @@ def startup_aware(context: PassContext, every: Sequence[Supply], demand: Demand)
     crowded = _crowded(observed, growing)
 
     inputs = _inputs(demand, parts, threads)
-    full = "results fill over 60% of the memory of workers: twice as many are wanted"
+    full = "results fill over 60% of the workers' memory: twice as many are wanted"
     shuffles = f"{counted(len(demand.shuffles), 'P2P shuffle')} about to assign outputs to workers"
     found = {}
     for one in every:

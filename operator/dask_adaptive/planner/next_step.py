@@ -139,7 +139,7 @@ def scale_up(
     reason, message = _why_up(workers, desired, cause)
     goal = workers.present + missing
     if is_unseen(context, workers, goal):
-        seen = f"{goal} needed, once {workers.replicas} replicas are handled"
+        seen = f"{goal} needed, once dask-kubernetes has handled the {workers.replicas} requested"
         return Adjustment(Reason.SETTLING, seen, back)
     if goal > workers.replicas:
         rise = SetReplicas(workers.name, goal, reason, message)

@@ -226,7 +226,7 @@ def _floor(context: PassContext, group: ObservedGroup, bounds: GroupBounds) -> S
     is_to_zero = context.policy.idle.action is IdleAction.SCALE_TO_ZERO
     if is_to_zero and desired is not None and desired < minimum:
         minimum = 0  # the cluster was unused when the scheduler last answered
-    below = f"{group.replicas} replicas are below minReplicas {minimum}"
+    below = f"replicas is {group.replicas}, minReplicas is {minimum}"
     fallback = fallback_floor(context) if group.name == context.default_group else None
     lowest = Step("bounds", minimum, Reason.TOO_FEW_REPLICAS, below)
     floors = (lowest, scheduled_floor(context, group.name), fallback)
@@ -279,7 +279,7 @@ def _as_advice(context: PassContext, decided: Plan) -> Plan:
     """Return the same decision as advice: no action, no limit, no wait."""
     return replace(
         decided,
-        actions=_all_returned(context, Reason.ADVISING, "the policy only advises"),
+        actions=_all_returned(context, Reason.ADVISING, "mode is Advise"),
         advice=decided.actions,
         limits=Limits(),
         replacing=tuple(replace(row, state="Due") for row in decided.replacing),

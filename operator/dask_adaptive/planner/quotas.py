@@ -17,7 +17,7 @@ from hashlib import blake2b
 from operator import attrgetter
 from typing import NamedTuple
 
-from dask_adaptive.model.amounts import format_duration
+from dask_adaptive.model.amounts import counted, format_duration
 from dask_adaptive.model.observed import (
     Clocks,
     Deleting,
@@ -196,7 +196,7 @@ def _by_tasks(rule: Rule, worker: ObservedWorker, context: QuotaContext, limit: 
 def _task_text(worker: ObservedWorker, context: QuotaContext, limit: float, is_over: bool) -> str:
     source = _source("tasks", str(context.recycle.tasks.max), str(limit))
     if is_over:
-        return f"{worker.use.runs:,} tasks run ({source})"
+        return f"has run {counted(worker.use.runs, 'task')} ({source})"
     return f"will soon have run {limit:,} tasks ({source})"
 
 
@@ -247,10 +247,10 @@ def _by_end(rule: Rule, worker: ObservedWorker, context: QuotaContext, limit: fl
         message = f"it ends in less than {format_duration(margin_s)} (recycle.lifetime.margin)"
         ratio = 1 - left_s
     elif worker.process.too_short:
-        message = "a task waits that it is not expected to finish before it ends"
+        message = "a waiting task is not expected to finish before the worker ends"
     elif left_s <= context.expected_s + ready_s:
         # By then the last fitting task is done, and the replacement must be there.
-        message = "it ends soon, and has no time for any task that waits or runs"
+        message = "it ends soon, with no time left for any waiting or running task"
         ratio = ready_s / (ready_s + left_s)
     else:
         return None
@@ -300,7 +300,7 @@ def _soft_shown(worker: ObservedWorker, context: QuotaContext, limit: float) -> 
 def _hard_message(worker: ObservedWorker, _: QuotaContext, limit: float, __: bool) -> str:
     # In steps of 5 %: smaller changes are no news.
     level = max(limit * 100, math.floor(worker.use.process * 20) * 5)
-    return f"its process takes {level:.0f}% of its memory (recycle.memory.hard)"
+    return f"its process uses {level:.0f}% of its memory (recycle.memory.hard)"
 
 
 def _by_failures(
@@ -315,13 +315,13 @@ def _by_failures(
 
 
 def _failed_message(worker: ObservedWorker, context: QuotaContext, limit: float, _: bool) -> str:
-    within = format_duration(context.recycle.failures.window_s)
-    return f"{worker.use.failures:,} runs failed within {within} (recycle.failures.max {limit})"
+    span = format_duration(context.recycle.failures.window_s)
+    return f"{counted(worker.use.failures, 'failure')} within {span} (recycle.failures.max {limit})"
 
 
 def _failed_shown(worker: ObservedWorker, context: QuotaContext, limit: float) -> tuple[str, str]:
     within = format_duration(context.recycle.failures.window_s)
-    return f"{worker.use.failures:,} runs failed", f"{limit:,} within {within}"
+    return counted(worker.use.failures, "failure"), f"{limit:,} within {within}"
 
 
 def _pattern_message(worker: ObservedWorker, *_: object) -> str:

@@ -427,7 +427,7 @@ class BudgetGate:
             return is_ready and self._heads.draining + len(self._mine.retire) < max(1, allowed)
         if self._missing + worker.takes_tasks > allowed:
             missing = f"{self._missing} of {self._heads.base} are missing"
-            message = f"{candidate.message}; {missing}, {allowed:.0f} may be (disruption.budgets)"
+            message = f"{candidate.message}; {missing}, {allowed:.0f} allowed (disruption.budgets)"
             self._mine.blockers.append(Blocker(worker.name, Reason.BUDGET_EXHAUSTED, message))
             return False
         return is_ready or _is_at_once(candidate)

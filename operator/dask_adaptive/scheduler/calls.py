@@ -152,7 +152,7 @@ class SchedulerCalls:
         way = urlsplit(address)
         if way.scheme not in ("tcp", "tls") or not way.hostname or not way.port:
             raise LinkError(
-                f"{address}: only tcp:// and tls:// are spoken; let it listen there, too"
+                f"{address}: only tcp:// and tls:// are supported; let it listen on one of them"
             )
         self._host, self._port = way.hostname, way.port
         self._context = _context(tls) if tls else None
@@ -210,7 +210,7 @@ class SchedulerCalls:
                 return None
             if failure.get("status") == "uncaught-error":
                 said = failure.get("exception_text", "")[:LONGEST]
-                raise LinkError(f"{op} failed on {self.address}: {said or 'without a message'}")
+                raise LinkError(f"{op} failed on {self.address}: {said or 'no message'}")
             if "error" in failure:
                 said = failure.get("message", "")[:LONGEST]
                 raise LinkError(said if failure["error"] == wire.E_REFUSED else f"{op}: {said}")
@@ -240,9 +240,9 @@ def _context(tls: Tls) -> ssl.SSLContext:
 #: Errors of OpenSSL on either side, with a fix. A scheduler that refuses our certificate sends an
 #: alert after the handshake (TLS 1.3).
 _TLS_ERRORS = (
-    ("WRONG_VERSION_NUMBER", "it speaks no TLS: let it, or set spec.scheduler.protocol to tcp"),
-    ("CERTIFICATE_VERIFY_FAILED", "its certificate is no good: {}; renew it, or mend ca.crt"),
-    ("ALERT", "it refuses the Secret's certificate: {}; its authority must have signed that"),
+    ("WRONG_VERSION_NUMBER", "it has no TLS: enable it, or set spec.scheduler.protocol to tcp"),
+    ("CERTIFICATE_VERIFY_FAILED", "its certificate is not valid: {}; renew it, or correct ca.crt"),
+    ("ALERT", "it rejects the Secret's certificate: {}; its authority must have signed that"),
 )
 
 
@@ -255,5 +255,5 @@ def _unreached(address: str, exc: OSError) -> LinkError:
             return TlsFailed(f"{address}: {words.format(detail[:120].lower())}")
     hint = ""
     if isinstance(exc, ConnectionResetError) and address.startswith("tcp://"):
-        hint = "; if it takes TLS only, set spec.scheduler.tls.secretName"
+        hint = "; if it accepts only TLS, set spec.scheduler.tls.secretName"
     return LinkError(f"{address} cannot be reached: {said}{hint}")

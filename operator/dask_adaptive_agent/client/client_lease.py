@@ -226,7 +226,7 @@ class ClientLease(Pin):
         try:
             yield
         except (PinUnavailable, *TIMEOUTS) as problem:
-            logger.debug("Pin %s ends by itself: %r", self._owner, problem)
+            logger.debug("Pin %s will end by its time limit: %r", self._owner, problem)
 
     async def _acquire(self) -> None:
         # Messages of one owner must not overtake each other: a claim that arrives after the
@@ -275,7 +275,7 @@ class ClientLease(Pin):
                 raise
             granted = await self._pin_those_here(self._names)
             if not granted:
-                raise PinUnavailable("none of the workers is connected any more") from None
+                raise PinUnavailable("none of the workers is still connected") from None
             if requested_at - self._complete_at > RETURN_S:
                 self._names = [name for name, _ in granted]
         self.workers = tuple(name for name, _ in granted)
@@ -310,7 +310,7 @@ class ClientLease(Pin):
         if not isinstance(answer, dict):  # None: Scheduler.handle_comm has no such handler
             raise PinUnavailable(
                 "no dask-adaptive agent in this scheduler: install the operator and write an "
-                "AdaptivePolicy for this cluster, or go on without by "
+                "AdaptivePolicy for this cluster, or go on without it with "
                 f"{self.called}(required=False)"
             )
         code = answer.get("error")
@@ -368,7 +368,7 @@ def seconds(ttl: Any) -> float:
     if isinstance(ttl, str) and _DURATION.fullmatch(text := ttl.replace(" ", "")):
         ttl = sum(float(number) * _UNITS_S[unit] for number, unit in _PART.findall(text))
     if isinstance(ttl, bool) or not isinstance(ttl, (int, float)) or not math.isfinite(ttl):
-        raise ValueError(f"ttl={ttl!r} is no duration; write one like '90s', '30m' or '1h30m'")
+        raise ValueError(f"ttl={ttl!r} is not a duration; write one like '90s', '30m' or '1h30m'")
     if ttl < SHORTEST_S:
         raise ValueError(
             f"ttl={ttl:g} s is too short to be renewed in time; ask for {SHORTEST_S:g} s or more: "

@@ -221,7 +221,7 @@ class want:
         required: bool = True,
     ) -> None:
         if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
-            raise ValueError(f"workers={workers!r} is no number of workers; ask for 1 or more")
+            raise ValueError(f"workers={workers!r} is not a number of workers; ask for 1 or more")
         self.workers = workers
         self._ttl_s = seconds(ttl)
         self._required = required

@@ -50,7 +50,7 @@ class Phase(enum.Enum):
     STAYING = "stays in service, because no other worker can take what it has"
     WAITING = "waits for tasks and pins"
     MOVING = "has no tasks, moves last copies"
-    CLOSING = "its time is nearly up: starts nothing, moves last copies"
+    CLOSING = "its time is nearly up: starts no task, moves last copies"
     DRAINED = "is drained"
 
 
@@ -163,7 +163,7 @@ class Drain(Component):
         if self.scheduler.workers.get(self.ws.address) is not self.ws:
             self.end(is_gone=True)
         elif not self._is_wanted():
-            logger.info("No operator asks any more for worker %s to leave", self.ws.address)
+            logger.info("No operator asks worker %s to leave any longer", self.ws.address)
             self.end()
         elif self.terms.is_refusable and (veto := self._objection()) is not None:
             self.end(veto)
@@ -258,7 +258,7 @@ class Drain(Component):
             words.append(f"{plural(len(ws.processing), 'task')} to finish")
         if not self.terms.is_refusable:  # else these are objections
             if ws.actors:
-                words.append(f"{plural(len(ws.actors), 'actor')} to be given up")
+                words.append(f"{plural(len(ws.actors), 'actor')} to be released")
             # Whoever knows its address loses it at its end, however long that is put off.
             if pins := self._tools.vetoes.pinned_by(ws, self.terms.over_pins | {KNOWN}):
                 words.append(f"the end of its pins ({pins})")
@@ -289,7 +289,7 @@ class Drain(Component):
         self.phase = Phase.CLOSING
         self._mover.ask()
         self.message = (
-            f"starts nothing any more, {left_s:.0f} s are left; "
+            f"starts no more tasks, {left_s:.0f} s are left; "
             f"{plural(len(self.ws.processing), 'task')} and {_sizes(copies)} are still here"
         )
         if left_s <= self._tail_s:

@@ -81,7 +81,7 @@ class Drains(Component):
             return self._outcome(drain)
         name = str(ws.name)
         if self.service.is_draining(ws.address):
-            return outcome(name, wire.DRAINING, "is being retired by somebody else")
+            return outcome(name, wire.DRAINING, "is being retired by another client")
         veto = self._verdict(ws)
         if veto is None or veto.code != wire.V_TIMEOUT:
             # Any other objection is one only as long as it stands.
@@ -310,7 +310,7 @@ class Drains(Component):
                 shown.append(f"{len(pinned) - 3} more")
             call = f" ({stimulus})" if stimulus else ""
             names = [str(ws.name) for ws, _ in pinned]
-            words = f"somebody{call} named pinned workers to {verb}, and was obeyed: "
+            words = f"a call{call} to {verb} workers overrode their pins: "
             self.context.notes.add(wire.N_PINS_OVERRIDDEN, words + "; ".join(shown), names)
 
     def _taken_over(self, ws: WorkerState) -> Gate:

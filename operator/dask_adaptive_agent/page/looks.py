@@ -89,12 +89,12 @@ TABLES = {
         ),
     ),
     "ahead": TableSpec(
-        "Shuffles to begin, and workers asked for",
-        "No shuffle is about to begin, and nobody requests workers.",
+        "Upcoming shuffles and requested workers",
+        "No shuffle is about to begin, and no client requests workers.",
         (
             ("what", "What", 160, "text"),
             ("who", "Who", 300, "text"),
-            ("message", "How it stands", 650, "text"),
+            ("message", "Progress", 650, "text"),
         ),
     ),
 }
@@ -185,12 +185,12 @@ class Looks:
         if obstacle is not None:
             return f"stays: {obstacle.message}"
         if ws.status.name not in ("running", "paused"):
-            return "leaves, but not because of us"
+            return "leaves: another client retires it"
         if not is_offered:
             return "stays: without it results would fill over half of the memory"
         # Exact last copies (`data_copier.last_copies`) would cost a look at each of its results.
         move = f"{size_of(sole)} to move" if sole else "no last copies"
-        return f"may go: idle for {duration(of.roster.idle_s(entry))}, {move}"
+        return f"may leave: idle for {duration(of.roster.idle_s(entry))}, {move}"
 
     def _state(self, entry: Entry, *, is_pinned: bool) -> str:
         """The first of these that is true: what we do with it, what it is, that it is claimed."""
@@ -235,7 +235,7 @@ class Looks:
 
     def _upcoming(self) -> Iterator[tuple[str, str, str]]:
         for row in self.parts.barriers.rows():
-            what, waits = "shuffle is to begin", ""
+            what, waits = "upcoming shuffle", ""
             wait = self.parts.shuffle_wait.ongoing.get(row["id"])
             if wait is not None:
                 what = "shuffle waits for workers"
@@ -248,13 +248,13 @@ class Looks:
             of_group = f" of {row['group']}" if row["group"] else ""
             floor = f"at least {plural(row['workers'], 'worker')}{of_group}"
             left = duration(row["left_ms"] / 1000)
-            yield "workers asked for", row["owner"], f"{floor} for {left} more"
+            yield "workers requested", row["owner"], f"{floor} for {left} more"
 
     def _policy(self) -> str:
         plans = self.parts.plans
         if not plans.policy:
             silent = "<b>No operator has contacted the agent lately.</b>"
-            return f"{silent} What the agent itself knows is below."
+            return f"{silent} The tables show what the agent itself knows."
         message = f": {escape(plans.message)}" if plans.message else ""
         return f'<b style="font-size:1.25em">{escape(plans.policy)}</b>{message}'
 

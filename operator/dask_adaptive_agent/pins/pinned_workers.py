@@ -208,7 +208,7 @@ class WorkerFloors(Component):
             client = request.text("client", "")
             ttl_s, cap_s = _allowed_s(request, self.context.settings, "floor")
             if self.leases.is_spent(groups, total_s=cap_s, **holder):
-                raise Refused(f"workers were wanted for {duration(cap_s)}, {LONGEST}")
+                raise Refused(f"workers were requested for {duration(cap_s)}, {LONGEST}")
             self.leases.pin(
                 groups, reason="", ttl_s=ttl_s, total_s=cap_s, client=client, workers=workers,
                 **holder,

@@ -317,13 +317,13 @@ class Cordons(Component):
         if entry.exact_at != NEVER:
             given = self.assigned.given(entry)
             if given >= entry.exact_at:
-                message = f"was given {given} of {entry.exact_at} runs"
+                message = f"was given {given} of {plural(entry.exact_at, 'task')}"
                 return Why(wire.S_TASKS, message, is_bounded=False, is_exact=True)
         if self.deadlines.is_short(entry):
             return Why(SHORT, self.deadlines.message(entry), is_bounded=False)
         failed = self._why_failed(entry)
         if failed is None and entry.runs >= entry.cordon_at:
-            return Why(wire.S_TASKS, f"has made {entry.runs} of {entry.cordon_at} runs")
+            return Why(wire.S_TASKS, f"has run {entry.runs} of {plural(entry.cordon_at, 'task')}")
         return failed
 
     def _why_failed(self, entry: Entry) -> Why | None:

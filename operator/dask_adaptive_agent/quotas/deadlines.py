@@ -78,7 +78,7 @@ class Deadlines(Component):
     def message(self, entry: Entry) -> str:
         left_s = max(0.0, entry.ends_at - self.clock())
         needed = duration(self._needed_of(entry) - SLACK_S)
-        return f"ends in {duration(left_s)}, and a task that is there may take {needed}"
+        return f"ends in {duration(left_s)}, and a task in the scheduler may take {needed}"
 
     def expected_s(self) -> float:
         """Expected duration of the longest unfinished kind of task; 0: none."""
@@ -181,6 +181,6 @@ class Deadlines(Component):
         self.context.notes.add(
             wire.N_TASK_TOO_LONG,
             f"tasks {name} are expected to take {duration(kind.expected_s)}, and no worker lives "
-            f"so long: the longest has {duration(most_s)} left{fresh}. They run where the "
+            f"that long: the longest has {duration(most_s)} left{fresh}. They run where the "
             "scheduler puts them",
         )

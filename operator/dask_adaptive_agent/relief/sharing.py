@@ -298,7 +298,7 @@ class SharedPicklingRelief(PicklingRelief, SchedulerPlugin):
         """A task has come back; it may have raised `Reschedule` itself."""
         worker = message.get("worker", "")
         if worker in self._lines and not self._lines[worker][0].lacks():
-            logger.warning("Worker %s sends tasks back: it gets callables with each", worker)
+            logger.warning("Worker %s sends tasks back: it gets callables with each task", worker)
             self._end(worker)
 
     async def _drop(self, workers: list[str]) -> None:

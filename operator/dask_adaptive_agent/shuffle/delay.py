@@ -223,12 +223,12 @@ class ShuffleDelay(Component):
         """The reason why a shuffle waits no more; empty: it waits on."""
         upcoming = self._barriers.get(id)
         if upcoming is None:
-            return "it has begun, or nobody wants it any more"
+            return "it has begun, or its result is no longer needed"
         if not wait.calls:
-            return "nobody who asked for it is connected any more"
+            return "no worker that asked to begin it is still connected"
         terminating = self._service.terminating()
         if any([worker in terminating for worker in wait.calls.values()]):
-            return "a worker that has an input of it is about to end"
+            return "a worker that holds an input is about to end"
         return self._why_not(upcoming, wait)
 
     def _why_not(self, upcoming: Upcoming, wait: Wait) -> str:
@@ -245,12 +245,12 @@ class ShuffleDelay(Component):
         each = max(1, round(threads / len(workers))) if workers else 1
         coming = self._coming(wait, now) + self._may_come(upcoming, now)
         if not coming:
-            return "no more are on their way"
+            return "no more workers are expected"
         if self._barriers.is_bound(upcoming.barrier):
             return "its outputs are bound to certain workers"
         work = work_of(upcoming.barrier, self._expected_s)
         more = [Coming(one.number * each, one.in_s) for one in coming]
-        return "" if pays(work, threads, more, left_s) else "waiting for more does not pay"
+        return "" if pays(work, threads, more, left_s) else "waiting longer would save no time"
 
     def _expected_s(self, ts: TaskState) -> float:
         mean_s = self._durations.mean_s(ts.prefix)
@@ -288,7 +288,7 @@ class ShuffleDelay(Component):
         came = [str(ws.name) for ws in workers if ws.address not in wait.before]
         self.context.notes.add(
             wire.N_SHUFFLE_WAITED,
-            f"shuffle {id} has waited {duration(waited_s)} for workers on their way: "
+            f"shuffle {id} has waited {duration(waited_s)} for expected workers: "
             f"{plural(len(came), 'worker')} came, its outputs go to {len(workers)}; "
             f"it begins because {why}",
             came,
@@ -317,7 +317,7 @@ def _closed(id: str) -> dict[str, Any]:
     for module in ("_worker_plugin", "_worker_extension", "_exceptions"):
         with contextlib.suppress(ImportError, AttributeError):
             kind = import_module(f"distributed.shuffle.{module}").ShuffleClosedError
-    error = kind(f"Shuffle {id} was given up while it waited for workers")
+    error = kind(f"Shuffle {id} was cancelled while it waited for workers")
     return dict(error_message(error, status="uncaught-error"))
 
 

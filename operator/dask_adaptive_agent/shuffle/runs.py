@@ -132,8 +132,8 @@ class Shuffles(Component):
         held = [str(workers[a].name) for a in sorted(run.participants) if a in workers]
         self.context.notes.add(
             wire.N_PIN_EXPIRED,
-            f"shuffle {run.id} has run for over {limit} (spec.pins.shuffle.timeout) and pins its "
-            f"{plural(len(held), 'worker')} no more: if one of them leaves, it starts over",
+            f"shuffle {run.id} has run for over {limit} (spec.pins.shuffle.timeout) and no longer "
+            f"pins its {plural(len(held), 'worker')}: if one of them leaves, it starts over",
             held,
         )
 

@@ -106,11 +106,11 @@ class Handover:
         try:
             if is_child:  # its nanny asks for both, or kills it soon for its memory, as a failure
                 await asyncio.sleep(LINGER_S)
-            logger.info("Asked to end: hands over first")
+            logger.info("Asked to end: handing over tasks and results first")
             ends_at = self._ends_at()
             asked = [hand_over(server, ends_at) for server in self._servers]
             for why in await asyncio.gather(*asked, return_exceptions=True):
-                logger.info("Goes on to close: %s", why)
+                logger.info("Closing: %s", why)
         except Exception:
             logger.exception("Failed to hand over")
         signal.signal(BELL, signal.SIG_DFL)
@@ -174,7 +174,7 @@ async def hand_over(server: Any, ends_at: float) -> str:
     began_at = heard_at = time.monotonic()
     while (now := time.monotonic()) < ends_at:
         if server.status in OVER:
-            return "it closes already"
+            return "it is closing already"
         if address := _address_of(server):
             try:
                 if why := await _ask(server.scheduler, address, ends_at - now):

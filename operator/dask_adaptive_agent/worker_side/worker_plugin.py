@@ -64,7 +64,7 @@ class Lender(WorkerPlugin, NannyPlugin):
 
     def teardown(self, worker=None, nanny=None):
         for undo in self.undo:
-            attempt("Failed to take away what the agent gave", undo)
+            attempt("Failed to remove what the agent installed", undo)
         self.undo = []
 
     def unpack(self, worker, nanny):

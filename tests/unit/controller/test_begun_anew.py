@@ -37,7 +37,7 @@ async def test_it_is_logged_and_begun_anew(
 
     assert [] == left
     assert 2 == len(caplog.records)
-    assert "begins anew in 0.0 s" in caplog.text
+    assert "restarts in 0.0 s" in caplog.text
     assert traceback == ("Traceback" in caplog.text)
 
 

@@ -192,7 +192,7 @@ async def test_a_budget_in_a_namespace_names_no_other() -> None:
     await stage.pass_()
 
     assert stage.allowed(A) is None
-    assert "spec.namespaces: names others than ns" in str(stage.written)
+    assert "spec.namespaces: may only name ns" in str(stage.written)
 
 
 async def test_it_is_written_on_news_and_not_all_the_time() -> None:
@@ -305,7 +305,7 @@ def test_a_budget_that_cannot_be_divided_stops_no_other(
     stage.keeper.settle()
 
     assert before == (stage.allowed(A), stage.allowed(B)) != (None, None)
-    assert "AdaptiveBudget all can't be divided" in caplog.text
+    assert "all can't be shared out" in caplog.text
 
 
 async def test_a_status_keeps_nothing_of_another_spec() -> None:

@@ -146,7 +146,7 @@ async def test_without_the_api_server_it_waits_and_says_so_once(
     with caplog.at_level(logging.INFO):
         assert await scene.keeper.look()
     assert "" == scene.keeper.waits_for()
-    assert "as it should be again" in caplog.text
+    assert "in order again" in caplog.text
     before = scene.ends_at
     scene.api.errors["get secret"] = ApiUnreachable("no answer")
     assert not await scene.keeper.look()
@@ -189,7 +189,7 @@ async def test_a_good_certificate_is_not_given_up_for_a_bad_one(
     assert scene.keeper._serving is not None
     assert old == scene.keeper._serving.data
     assert 0.0 == scene.ends_at
-    assert "goes on with" in caplog.text
+    assert "keeps using" in caplog.text
 
 
 async def test_people_may_tell_the_api_server_themselves() -> None:
@@ -281,7 +281,7 @@ def changes() -> Iterator[tuple[str, dict[str, str], str]]:
     yield (
         "others-key",
         {**good, "tls.key": pem(key, serialization.NoEncryption())},
-        "do not fit together",
+        "do not match",
     )
     yield "a-password", {**good, "tls.key": pem(key, sealed)}, "tls.key can't be read"
     yield "key-for-certificate", {**good, "tls.crt": good["tls.key"]}, "tls.crt can't be read"

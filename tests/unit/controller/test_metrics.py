@@ -168,4 +168,4 @@ def test_senseless_figures_are_left_out_and_all_others_are_there(
         'workers{cluster="etl",namespace="ns",state="idle"}',
     ):
         assert f"dask_adaptive_{line}" in text
-    assert "can't be told" in caplog.text
+    assert "Can't compute" in caplog.text

@@ -214,7 +214,7 @@ def test_people_are_told_once_that_upstream_rests() -> None:
     assert isinstance(first, Suspend)
     assert isinstance(again, Suspend)
     assert (NOW + annotated.REST_S, NOW) == (first.until, first.since)
-    assert "AdaptivePolicy etl says" in first.told
+    assert "AdaptivePolicy etl apply" in first.told
     assert ("", NOW + annotated.REST_S, NOW - 60) == (again.told, again.until, again.since)
 
 

@@ -57,7 +57,7 @@ async def test_the_address_is_that_of_the_service(bodies: list[Any], address: st
 @pytest.mark.parametrize(
     ("bodies", "said"),
     [
-        ([ko.cluster()], "is not there"),
+        ([ko.cluster()], "no Service"),
         ([ko.service(selector=None)], "selects no pods"),
         ([ko.service("", type="ExternalName", externalName="metadata.internal")], "selects no"),
     ],
@@ -117,8 +117,8 @@ def text(value: bytes) -> str:
     empty=({**secret("certs", TLS), "data": {}}, r"ca\.crt and tls\.crt and tls\.key"),
     no_authority=(without("ca.crt"), r"lacks ca\.crt, as PEM"),
     no_text=(without("tls.key", **{"tls.key": text(b"\xff")}), r"lacks tls\.key"),
-    no_pem=(without("tls.crt", **{"tls.crt": text(b"hello")}), "is no certificate"),
-    expired=(secret("certs", AUTHORITY.tls(expired=True)), "valid until 20"),
+    no_pem=(without("tls.crt", **{"tls.crt": text(b"hello")}), "is not a PEM"),
+    expired=(secret("certs", AUTHORITY.tls(expired=True)), "expired at 20"),
 )
 async def test_a_secret_of_no_use_is_told_with_what_to_do(body: Any, words: str) -> None:
     with pytest.raises(TlsFailed, match=words):

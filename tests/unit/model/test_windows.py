@@ -141,7 +141,7 @@ def refused(schedule: object, zone: object = "Europe/Berlin") -> dict[str, str]:
         ("0 2 * * FUNDAY", "bad day-of-week"),
         ("0 2 30 2 *", "bad day-of-month"),
         ("0 0 */15 2 FRI#5", "never comes"),
-        ("0 0 * 2 MON#5", "any four years"),  # in 2016, then in 2044
+        ("0 0 * 2 MON#5", "every four years"),  # in 2016, then in 2044
     ],
 )
 def test_what_is_no_schedule_is_refused(schedule: str, said: str) -> None:

@@ -244,7 +244,7 @@ def test_full_memory_doubles_the_workers(results: int, limit: int, expected: int
 
     assert expected == found.wanted
     if expected == 4:
-        full = "results fill over 60% of the memory of workers: twice as many are wanted"
+        full = "results fill over 60% of the workers' memory: twice as many are wanted"
         assert Step("memory", 4, Reason.LOAD_INCREASED, full) == told(found)
     # Whether a task is there at this instant or not.
     idle = replace(seen, scheduler=replace(seen.scheduler, demand=Demand()))
@@ -417,7 +417,7 @@ def test_a_group_is_told_for_what_it_is_needed_and_what_nobody_has() -> None:
     assert told(bound([need(1)], most=0)).message.endswith(": 0 wanted")
 
     needs = [need(int(n >= 0), resources={f"X{n}": 1.0}) for n in range(-1, 4)]
-    nobody = "which no worker of a group that is scaled has"
+    nobody = "which no worker of a scaled group has"
     said = "; ".join(f"1 task in need of X{n}=1, {nobody}" for n in range(3))
     assert told(bound(needs)).message.endswith(f": 0 wanted; {said}")
 
@@ -435,7 +435,7 @@ def test_a_group_is_told_for_what_it_is_needed_and_what_nobody_has() -> None:
 def test_a_need_in_words(changes: dict[str, Any], words: str) -> None:
     message = told(bound([replace(NEED, **{"resources": {}, **changes})])).message
 
-    said = f"; 1 task in need of {words}, which no worker of a group that is scaled has"
+    said = f"; 1 task in need of {words}, which no worker of a scaled group has"
     assert message.endswith(said if words else ": 0 wanted")
 
 

@@ -249,7 +249,7 @@ def test_advice_enforces_nothing_and_nobody_waits(
     acting = decide(world, policy_of(recycle=recycle), past)
     advised = decide(world, policy_of(recycle=recycle, mode=Mode.ADVISE), past)
 
-    cancel = Cancel("r", ("r",), Reason.ADVISING, "the policy only advises")
+    cancel = Cancel("r", ("r",), Reason.ADVISING, "mode is Advise")
     assert (acting.actions, (cancel,)) == (advised.advice, advised.actions)
     assert acting.limits != Limits() == advised.limits
     assert {"Due"} == {row.state for row in advised.replacing}

@@ -283,7 +283,7 @@ def healthy(names: str, **changes: Any) -> list[ObservedWorker]:
     return [busy(name, **changes) for name in names]
 
 
-SPENT_WORDS = "25 tasks run (recycle.tasks.max 20)"
+SPENT_WORDS = "has run 25 tasks (recycle.tasks.max 20)"
 LATE_A = RecyclePast(surging_since={"a": NOW - 600})
 
 
@@ -293,7 +293,7 @@ def test_the_hasty_have_as_many_places_as_the_others() -> None:
 
     assert {"a": "Draining", "b": "Draining", "c": "Due"} == states(decided)
     words = (
-        "its process takes 95% of its memory (recycle.memory.hard); waits for its turn (maxSurge)"
+        "its process uses 95% of its memory (recycle.memory.hard); waits for its turn (maxSurge)"
     )
     assert (Blocker("c", Reason.BUDGET_EXHAUSTED, words),) == decided.blockers
 
