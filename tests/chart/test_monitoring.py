@@ -44,7 +44,10 @@ def test_each_alert_is_tested_and_says_what_to_do() -> None:
     for rule in _rules():
         fires = re.findall(rule["alert"], tested)
         assert len(fires) >= 2, f"{rule['alert']} is to be seen both silent and firing"
-        assert {"summary", "description"} == set(rule["annotations"])
+        assert {"summary", "description", "runbook_url"} == set(rule["annotations"])
+        page, _, anchor = rule["annotations"]["runbook_url"].partition("#")
+        assert f"\n### {rule['alert']}\n" in (ROOT / page).read_text()
+        assert rule["alert"].lower() == anchor
         assert rule["labels"]["severity"] in ("critical", "warning", "info")
 
 

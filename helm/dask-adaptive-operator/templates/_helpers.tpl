@@ -27,6 +27,25 @@ refuses a second one, which would serve the same policies. The operator's Lease 
 {{- .Values.serviceAccount.name | default (ternary (include "operator.name" .) "default" .Values.serviceAccount.create) -}}
 {{- end -}}
 
+{{/*
+A value that people also know by another name. Arguments: the name, its value, its default; the other name, its value.
+*/}}
+{{- define "operator.aliased" -}}
+{{- $value := index . 1 | toString -}}
+{{- $other := index . 4 -}}
+{{- if kindIs "invalid" $other -}}
+{{- $value -}}
+{{- else if and (ne $value (index . 2)) (ne $value (toString $other)) -}}
+{{- fail (printf "%s is %s, and its alias %s is %v: set only one of them" (index . 0) $value (index . 3) $other) -}}
+{{- else -}}
+{{- $other -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "operator.replicas" -}}
+{{- include "operator.aliased" (list "replicas" .Values.replicas "1" "replicaCount" .Values.replicaCount) -}}
+{{- end -}}
+
 {{/* The value of app.kubernetes.io/name. */}}
 {{- define "operator.app" -}}
 {{- .Values.nameOverride | default "dask-adaptive-operator" -}}
