@@ -34,6 +34,7 @@ async def test_policies_histories_and_pins_survive_and_nothing_is_redone(
     keep = max(await c.connected())
     await c.kubectl("annotate", "pod", await c.pod_of(keep), "dask-adaptive.dev/pin=1h")
     await c.until(lambda: c.is_pinned(keep), "the agent holds the pin")
+    await c.until(lambda: _history(c), "decisions are written, within a minute")
     before, history = await c.policy(), await _history(c)
     made = (await noted.policy())["metadata"]["uid"]
     workers = await c.deployments()
@@ -50,7 +51,6 @@ async def test_policies_histories_and_pins_survive_and_nothing_is_redone(
     assert made == (await noted.policy())["metadata"]["uid"], "made from annotations, and kept"
 
     await c.until(release.leader, "the new operator leads")
-    assert history
     assert history <= await _history(c)
     await c.edit(minReplicas=0)
     await c.until_settled(1)
@@ -70,5 +70,6 @@ def _holds(whole: Any, part: Any) -> bool:
 
 async def _history(c: LiveCluster) -> set[float]:
     """When each decision was made that this release can read."""
-    path = CONFIG_MAPS.path(c.namespace, history_name(c.name))
-    return {decision.at for decision in history_of(await c.api.get(path))}
+    name = f"metadata.name={history_name(c.name)}"
+    found = await c.api.list(CONFIG_MAPS.path(c.namespace), field=name)
+    return {decision.at for body in found for decision in history_of(body)}
