@@ -43,7 +43,7 @@ async def begun_anew(
     """
     Run a part until it returns or is cancelled, restarting it after errors.
 
-    An error in it is logged and ends nothing else: the part begins anew after a wait. So it does
+    An error in it is logged and ends nothing else: the part restarts after a wait. So it does
     after a cancellation that was meant for something it awaits.
     """
     backoff, clock = Backoff(first_s, longest_s), asyncio.get_running_loop().time

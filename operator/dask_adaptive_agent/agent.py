@@ -29,10 +29,10 @@ from dask_adaptive_agent.worker_side.worker_plugin import Lender
 
 logger = logging.getLogger(__name__)
 
-#: What Kubernetes gives a pod that says nothing, less what its end itself takes.
+#: Kubernetes' default grace period, less the time that ending the process takes.
 LEAVE_MS = 25_000
 
-#: Seconds for which a message to many workers is acted on in one go.
+#: Seconds that a message about many workers may block the event loop at a time.
 SLICE_S = 0.005
 
 
@@ -66,14 +66,14 @@ def uninstall(scheduler: Scheduler) -> None:
 
 
 def _running(scheduler: Scheduler) -> Any:
-    """The agent that is there, if any: also one whose plugin was unregistered."""
+    """The running agent, if any: also one whose plugin was unregistered."""
     handler = scheduler.handlers.get(wire.HELLO)
     return scheduler.plugins.get(Agent.name) or getattr(handler, "plugin", None)
 
 
 class Agent(Parts, SchedulerPlugin):
     """
-    Hears of what happens in its scheduler, and answers the operator; the parts decide.
+    Receives the scheduler's events, and answers the operator; the parts decide.
 
     `version` and `uninstall()` are what another version of this package relies on: never rename.
     Upstream does not guard all calls of its plugins: no hook raises.
@@ -114,7 +114,7 @@ class Agent(Parts, SchedulerPlugin):
         self.page.install()
 
     def uninstall(self) -> None:
-        """Put everything back as it was; workers that drain go back to service."""
+        """Put everything back as it was; draining workers return to service."""
         self._lender.take()
         self._stop(is_closing=False)
         if self.scheduler.plugins.get(self.name) is self:
@@ -125,7 +125,7 @@ class Agent(Parts, SchedulerPlugin):
         self.patches.close()
 
     def _stop(self, *, is_closing: bool) -> None:
-        """Stop what runs by itself, and leave nothing in what schedulers of a process share."""
+        """Stop background work, and leave nothing in what a process' schedulers share."""
         self.watch.close()
         self.page.uninstall()
         self.shuffle_wait.close()
@@ -135,9 +135,9 @@ class Agent(Parts, SchedulerPlugin):
 
     def _while_in_place(self, handler: Any) -> Any:
         """
-        The handler, but for a plugin that somebody has unregistered: that is not told to plugins.
+        The handler, but for a plugin that was unregistered: plugins are not notified of that.
 
-        It hears of nothing any more, so the first message takes the rest out; the answer is that of
+        It gets no more events, so the first message removes the rest; the answer is that of
         a scheduler that has no such handler.
         """
 
@@ -226,7 +226,7 @@ class Agent(Parts, SchedulerPlugin):
         return self.watch.wait(caller, version, wait_s, take)
 
     def _look(self) -> None:
-        """At what nobody tells us of."""
+        """Check what no event reports."""
         self.guard.section("stuck threads", self.stuck.look, None)
         self.guard.section("data that clients send", self.clients.look, None)
 
@@ -359,7 +359,7 @@ class Agent(Parts, SchedulerPlugin):
             self._stop(is_closing=True)
 
     def lapsed(self) -> None:
-        """Nobody has renewed what the operator has said: the scheduler works as without it."""
+        """The operator's lease has ended: the scheduler works as without an operator."""
         logger.info("No operator has renewed its lease: its settings no longer apply")
         self.limits.clear()
         self.settings.lapse()

@@ -73,7 +73,7 @@ class Answers:
         departures = section("departures", lambda: self._drains(of.service.terminating()), None)
         # Not an import: only the relief knows whether it measures.
         meter = getattr(of.reliefs.get("pickling"), "meter", None)
-        # Fail closed: nobody may go while it is not known who must stay.
+        # Fail closed: no worker may leave while it is unknown which must stay.
         is_known = None not in (actors, pins, wants, retirements, departures)
         return {
             "protocol": wire.PROTOCOL,
@@ -85,7 +85,7 @@ class Answers:
                 [e for e in every if e.slot >= known] if known < of.roster.known else [], now
             ),
             "workers": columns,
-            # Where nobody can tell how many are wanted, all that are there are.
+            # If the number of wanted workers is unknown, all present ones are wanted.
             "target": section("target", lambda: self._target(offered, target_s), len(entries)),
             "closable": [entries[ws.address].slot for ws in offered] if is_known else [],
             "actors": actors or [],

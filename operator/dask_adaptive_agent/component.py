@@ -1,7 +1,6 @@
 """
 The state of one scheduler that all parts of the agent share: the lease of all that the operator has
-said (what nobody renews ends), its plans, the notes that it is to be told, and what is put into the
-scheduler's code.
+sent (it ends unless renewed), its plans, the notes for it, and the hooks in the scheduler's code.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ GRACE_S, GRACE_TIMES = 30.0, 2.0
 @dataclass(eq=False)
 class OperatorLease:
     """
-    The lease of all that an operator has said. Whatever is said begins it; only the leader's passes
+    The lease of all that an operator has sent. Any message begins it; only the leader's passes
     renew it.
     """
 
@@ -53,7 +52,7 @@ class OperatorLease:
 
     @property
     def left_s(self) -> float:
-        """Seconds until it ends; infinite: nothing has been said."""
+        """Seconds until it ends; infinite: nothing was sent."""
         return self._renewed_at + min(self.settings.lease_s, LONGEST_S) - self.clock()
 
     @property
@@ -65,7 +64,7 @@ class OperatorLease:
         self._renewed_at = self.clock()
 
     def begin(self) -> None:
-        """Something was said, maybe not by the leader: that renews no lease that runs."""
+        """A message has come, maybe not from the leader: it renews no running lease."""
         self.check()
         if math.isinf(self._renewed_at):
             self.renew()
@@ -79,7 +78,7 @@ class OperatorLease:
 
 
 class OperatorPlans:
-    """The last `wire.AnnounceRequest`; empty at first, and when the operator's lease has ended."""
+    """The last `wire.AnnounceRequest`; empty at first, and once the operator's lease has ended."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -89,7 +88,7 @@ class OperatorPlans:
         self.update(Request())
 
     def update(self, request: Request) -> None:
-        """Take a message over, as the whole of what is known; `Malformed`: nothing has changed."""
+        """Replace all plans by those of a message; `Malformed`: nothing has changed."""
         rows = _rows(request, "arriving", wire.MOST_ARRIVALS, (int, int))
         groups = [*(request.optional_names("groups") or ()), *[""] * len(rows)]  # "": any
         arriving = [
@@ -112,7 +111,7 @@ class OperatorPlans:
         self.decisions = [(at / 1000, group, why, message) for at, group, why, message in decisions]
 
     def worker_joined(self, group: str) -> None:
-        """One of those on their way is there, before the operator has said so."""
+        """An expected worker has joined, before the operator reports it."""
         known = any(group == theirs for _, _, theirs in self._arriving)
         for index, (workers, in_s, theirs) in enumerate(self._arriving):
             if workers > 0 and (theirs == group or not known):
@@ -125,7 +124,7 @@ class OperatorPlans:
         return [(workers, in_s) for workers, in_s, _ in self._coming()]
 
     def are_arriving(self, but: Collection[str]) -> bool:
-        """Tells whether workers of other groups than these are on their way."""
+        """True if workers of other groups than these are expected."""
         return any([group not in but or not group for *_, group in self._coming()])
 
     def _coming(self) -> list[tuple[int, float, str]]:
@@ -138,7 +137,7 @@ class OperatorPlans:
 
 
 class Notes:
-    """The last `KEPT` notes, numbered from 1 on: whoever reads says what was heard before."""
+    """The last `KEPT` notes, numbered from 1 on: readers name the last one that they have."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -193,7 +192,7 @@ class Context:
             self.hooks[name](self.patches)
 
     def problem_of(self, name: str, install: Callable[..., object], *args: Any) -> str:
-        """Do what changes the scheduler's code; returns why that failed, or nothing."""
+        """Install a change of the scheduler's code; return why that failed, or an empty text."""
         try:
             install(*args)
         except Mismatch as error:
@@ -214,7 +213,7 @@ class Context:
 
 
 class Component:
-    """A part of the agent in one scheduler. It is given those that it uses, and no others."""
+    """A part of the agent in one scheduler. It gets only the other parts that it uses."""
 
     def __init__(self, context: Context) -> None:
         self.context, self.scheduler, self.clock = context, context.scheduler, context.clock

@@ -66,7 +66,7 @@ def guarded(handler: Callable[[Request], Any], *, any_protocol: bool = False) ->
 
 
 async def _later(result: Coroutine[Any, Any, Any]) -> Any:
-    """A scheduler that closes cancels its handlers: that is no problem of theirs."""
+    """A scheduler that closes cancels its handlers: that is not an error."""
     try:
         return sendable(await result)
     except Exception as problem:
@@ -155,12 +155,12 @@ class Guard:
 
 
 def whole(value: Any) -> int:
-    """The nearest whole number from 0 to `MOST`; raises for what is no number, NaN included."""
+    """The nearest whole number from 0 to `MOST`; raises for anything else, NaN included."""
     return max(0, min(MOST, int(value)))
 
 
 def amount(value: Any) -> float:
-    """A number that readers can reckon with; raises for any other, NaN included."""
+    """A number that readers can compute with; raises for any other, NaN included."""
     number = float(value)
     if not abs(number) <= MOST:
         raise ValueError(f"{number} is not a valid amount")

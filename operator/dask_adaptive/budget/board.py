@@ -104,7 +104,7 @@ def divide(pool: Pool, before: Mapping[Holder, Grant], *, now: float) -> Divisio
     far as the limits allow. Without a memory all have just got what they have.
 
     Args:
-        before: What the division before came to.
+        before: The result of the previous division.
         now: Seconds, on the clock that stamped `before`.
     """
     limits = list(pool.limits.values())

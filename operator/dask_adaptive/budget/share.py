@@ -138,7 +138,7 @@ class _Filling:
         low, high = 0.0, max(most[i] * self._steps[i] for i in waiting)
         if self._is_within(high, most, waiting):
             low = high
-        # Less than a step of anybody is worth no look: one by one gets there sooner.
+        # Smaller than any claim's step: adding workers one by one gets there sooner.
         least = min(self._steps[i] for i in waiting)
         for _ in range(HALVINGS):
             if high - low <= least:

@@ -2,7 +2,7 @@
 Elects a leader with a Lease, as client-go does: among all operators of one `controllerName`,
 replicas or separate releases, only one acts.
 
-Another machine's clock is never read: a lease has expired once it was not renewed for its duration
+Another node's clock is never read: a lease has expired once it was not renewed for its duration
 by our own monotonic clock. A holder that cannot renew gives up earlier, so two never act at once.
 """
 

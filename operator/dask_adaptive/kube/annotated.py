@@ -136,7 +136,7 @@ def suspension_of(autoscaler: AutoscalerObject, now: float) -> tuple[float, floa
     """
     Return the end and start of upstream's suspension to write, or None if it is long enough.
 
-    A time that is too far ahead (a clock was wrong) is written anew, too: the bound that `REST_S`
+    A time that is too far ahead (a clock was wrong) is rewritten, too: the bound that `REST_S`
     promises holds.
     """
     since = autoscaler.adopted_at
@@ -233,8 +233,8 @@ def steps(
     """
     Return the steps for a cluster's annotations and its DaskAutoscaler, in order.
 
-    A policy is made before upstream is put to rest, and removed before it is woken: in between,
-    the policy waits (`kube.view`), so that there are never two who scale.
+    A policy is made before upstream is suspended, and removed before it resumes: in between,
+    the policy waits (`kube.view`), so that two never scale at once.
 
     Operators of several names may see the same cluster. All of them give the policy that they make
     the cluster's name, so the API server lets one of them make it; the others leave the cluster

@@ -36,10 +36,10 @@ GROUP_LABEL = "dask.org/workergroup-name"
 MANAGED_BY = f"{DOMAIN}/managed-by"
 BY_ANNOTATIONS, BY_ADOPTION = "annotations", "adoption"
 
-#: On a DaskAutoscaler or its DaskCluster, by people: whether it is to be taken over.
+#: On a DaskAutoscaler or its DaskCluster, set by people: whether to adopt it.
 ADOPT = f"{DOMAIN}/adopt"
 
-#: On a DaskAutoscaler, by us: since when upstream's autoscaler has rested without a break.
+#: On a DaskAutoscaler, set by us: since when it has been suspended without a break.
 ADOPTED = f"{DOMAIN}/adopted"
 
 #: On a DaskAutoscaler: upstream's own, seconds since 1970. Until then its timer does nothing

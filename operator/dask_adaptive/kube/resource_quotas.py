@@ -107,7 +107,7 @@ def _holds(scope: Scope, shape: Shape) -> bool:
     """
     True if a scope applies to a pod.
 
-    One that we do not know is about none: then the API server may refuse a worker, which is seen.
+    An unknown scope applies to none: then the API server may refuse a worker, which is noticed.
 
     Source:
         `podMatchesScopeFunc` of Kubernetes' quota evaluator for pods.

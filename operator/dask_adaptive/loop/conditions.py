@@ -27,7 +27,7 @@ NAMED = 5
 
 
 def paused(policy: Policy, pause: Pause) -> Condition:
-    """Condition: people hold something, by mode or by annotation."""
+    """Condition: a person has paused something, by mode or annotation."""
     if policy.mode is Mode.PAUSED:
         return Condition(st.PAUSED, True, Reason.PAUSED, "mode is Paused")
     if not is_paused(pause):

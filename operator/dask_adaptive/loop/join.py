@@ -257,7 +257,7 @@ class JoinedWorkers:
             known, is_going = before.get(name), name in messages or worker.pod in pods
             if known is None or known[0] is not worker or is_going or not _are_same(known[1], mine):
                 placed = worker
-                if worker.pod in pods:  # the next pod is on its way, and on another machine
+                if worker.pod in pods:  # the next pod is on its way, and on another node
                     placed = replace(worker, node="", node_terminating="")
                 joined = self._joined(placed, mine, messages.get(name, ""))
                 # A terminating worker is never cached, so that it is re-joined afterwards.

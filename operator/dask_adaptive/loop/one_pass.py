@@ -1,4 +1,4 @@
-"""One pass over one cluster: observe, plan, act, report. Each pass reads the world anew."""
+"""One pass over one cluster: observe, plan, act, report. Each pass reads all state again."""
 
 from __future__ import annotations
 

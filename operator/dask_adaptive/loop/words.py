@@ -2,7 +2,7 @@
 Makes the sentences that several places show: about workers, actions and events, for status, events,
 `explain`, the page and the command line alike. Pure.
 
-Each rule of the planner returns its own message beside its reason; these are only inserted here.
+Each rule of the planner returns a message with its reason; these are only inserted here.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ from decimal import Decimal
 #: The same pattern stands in the CRD's schema.
 PERCENT = r"^[0-9]+(\.[0-9]+)?%$"
 
-#: Numbers of Kubernetes have 19 digits at most, so what is longer, or has a longer exponent, is
-#: none: it would cost seconds to reckon with.
+#: Kubernetes' numbers have at most 19 digits. Longer ones, or with a longer exponent, are refused:
+#: computing with them would take seconds.
 _QUANTITY = re.compile(
     r"([+-]?(?=\.?[0-9])[0-9]{0,40}(?:\.[0-9]{0,40})?(?:[eE][+-]?[0-9]{1,2})?)"
     r"([numkMGTPE]|[KMGTPE]i)?"
@@ -111,7 +111,7 @@ def format_bytes(size: float) -> str:
 #: The same pattern stands in the CRD's schema.
 PATTERN = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$"
 
-#: Ten years: what lasts longer lasts for ever, and instants stay such as calendars have.
+#: Ten years. A longer duration is a mistake, and its end may be past the last year of calendars.
 LONGEST_S = 87600 * 3600.0
 
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -171,7 +171,7 @@ def format_duration(seconds: float) -> str:
 
 
 def read_instant(text: str) -> float | None:
-    """Read an RFC 3339 instant as seconds since 1970; None if it is none."""
+    """Read an RFC 3339 instant as seconds since 1970; None for any other text."""
     try:
         read = datetime.datetime.fromisoformat(text.strip().upper().replace("Z", "+00:00"))
         # Without a time zone it would be ambiguous.

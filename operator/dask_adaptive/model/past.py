@@ -20,7 +20,7 @@ class Recommendation(NamedTuple):
 class Refusal(NamedTuple):
     """The agent refused to retire a worker."""
 
-    until: float  # not asked again before
+    until: float  # not requested again before
     reason: Reason
     message: str
 

@@ -59,7 +59,7 @@ STARTS = 9
 @dataclass(frozen=True, slots=True)
 class IdleTime:
     """
-    `idleTimeout: Auto`: an idle worker of a group is kept for as long as its return takes.
+    `idleTimeout: Auto`: an idle worker is kept until that has cost as much as restarting it.
 
     Keeping costs the time until it is needed again; letting it go costs its return: the new worker
     is paid for meanwhile, and work waits for it. Who keeps it for as long as the return takes never
@@ -92,7 +92,7 @@ def in_numbers(
     """
     Return the policy with a number for each `Auto`, and these numbers by group.
 
-    In a policy that is not put in numbers `Auto` is for ever: no worker of that group leaves.
+    Without such a number `Auto` is infinite: no worker of that group leaves.
     """
     scheduler = observed.scheduler
     move_s = round(scheduler.results / max(1, len(scheduler.workers)) / BANDWIDTH)

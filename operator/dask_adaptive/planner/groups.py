@@ -259,7 +259,7 @@ def too_many_away(context: PassContext) -> str:
 
     Then something is wrong with more than the load (a network, a registry, a zone), and what the
     scheduler says of load is as wrong. What never connected, or we let go or replace, is not away,
-    and what does not come back is not for ever: then it is taken away, and others may come.
+    and one that does not come back is given up in time, so that others may come.
 
     Source:
         cluster-autoscaler, `--max-total-unready-percentage` (45) and `--ok-total-unready-count`

@@ -198,7 +198,7 @@ def drain_terminating_nodes(
     """
     Retire workers whose node terminates, busy ones too; return the reasons of those that stay.
 
-    The machine does not wait, so neither `idleTimeout` nor `retirement.maxConcurrent` counts here.
+    The node does not wait, so neither `idleTimeout` nor `retirement.maxConcurrent` counts here.
     Only a pin holds, until it ends, and actors, which cannot be moved.
     """
     leaving, blockers = [], []

@@ -45,7 +45,7 @@ def limits_for(context: PassContext, groups: Iterable[GroupRecycling], *, left: 
     quota. An exact quota of tasks, and an end that others have set, hold whatever happens.
 
     Workers that join before the next pass are watched by the rules that are the same for all: one
-    on a broken machine fails a hundred tasks a second, and one that nobody counts runs past its
+    on a broken node fails a hundred tasks a second, and one that nobody counts runs past its
     quota while the operator is away. Where groups have rules of their own, the lowest exact quota
     holds for a newcomer until the next pass.
 
@@ -184,7 +184,7 @@ def profile_of(recycle: Recycle, group: ObservedGroup, clocks: Clocks) -> Profil
     Return the rules that the workers of one group share.
 
     The youngest worker tells how long a new one will live; without it tasks that are too long for
-    every worker would wait for a new one for ever.
+    every worker would wait forever for a new one.
     """
     fresh_s = math.inf
     if group.table.ends:

@@ -264,7 +264,7 @@ def _cluster_plan(
 
 
 def _summary(groups: Sequence[GroupPlan]) -> Plan:
-    """Sum up all groups; the message is that of the most telling one."""
+    """Sum up all groups; the message is that of the most important one."""
     first = telling(groups)
     wanted, desired = sum(g.wanted for g in groups), sum(g.desired for g in groups)
     message = first.message

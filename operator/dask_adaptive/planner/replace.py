@@ -90,7 +90,7 @@ class RecycleContext:
 
     @cached_property
     def hold(self) -> str:
-        """Why no worker at all may be replaced now, since replacements fail; empty if any may."""
+        """Return why no worker may be replaced now, because replacements fail; empty if any may."""
         return max(self.aborted.values(), default=(0.0, ""))[1] if self.surges else ""
 
     def allowance(self, reason: Reason, total: int) -> float:
@@ -300,8 +300,8 @@ class ReplacementSelector:
         capacity, and a waiting cordoned worker keeps others from being cordoned.
 
         Returns:
-            Workers that wait for their turn, and are of no use meanwhile: others are to take their
-            places.
+            Workers that wait for their turn and take no tasks meanwhile: others are requested in
+            their places.
         """
         self._active = {w.name: w for w in self._mine.workers.active} if due else {}
         idle = {w.name for w in self._mine.workers.noted if not w.takes_tasks}

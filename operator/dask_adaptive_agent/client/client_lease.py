@@ -25,7 +25,7 @@ from dask_adaptive_agent import wire
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-#: The logger that users are told of: it is they who must be able to silence it.
+#: The documented logger, so that users can silence it.
 logger = logging.getLogger("dask_adaptive_agent.client.pinned")
 
 #: A third of the lease is left to miss two renewals in; and a restarted scheduler is told so soon.
@@ -53,7 +53,7 @@ class PinRefused(RuntimeError):
 
 
 class PinUnavailable(RuntimeError):
-    """Nobody there who could hold workers; the message says how to fix it."""
+    """Nothing there can hold workers; the message says how to fix it."""
 
 
 class Unreachable(PinUnavailable):
@@ -202,7 +202,7 @@ class ClientLease(Pin):
             await asyncio.wait_for(self.connection.wait_for(self._release()), FAREWELL_S)
 
     def give_up(self) -> None:
-        """Begin to give it up, and do not wait for that."""
+        """Begin to release it, without waiting."""
         with self._ending_anyway():
             self.connection.start(self._release())
 
@@ -221,7 +221,7 @@ class ClientLease(Pin):
 
     @contextlib.contextmanager
     def _ending_anyway(self) -> Iterator[None]:
-        """Whatever goes wrong, it ends by itself."""
+        """Ignore errors: the lease ends by its time limit."""
         self._is_over = True
         try:
             yield

@@ -53,7 +53,7 @@ class pinned:
             the block runs all the same.
 
     Raises:
-        ValueError: On a worker that is not there, or a `ttl` that makes no sense.
+        ValueError: On a worker that is not there, or an invalid `ttl`.
         PinRefused: By the policy; the message says what it allows.
         PinUnavailable: No client, no answer, or no agent in the scheduler; says how to fix it.
     """
@@ -189,7 +189,7 @@ class WantLease(ClientLease):
 
 class want:
     """
-    Ask for at least so many workers, before there is work for them.
+    Request at least so many workers, before there is work for them.
 
     As a call it holds for `ttl` and no longer: `want(20, ttl="10m")`. With `with` or, in async
     code, `async with`, it is renewed until the block ends, and given up then; `await want(...)`
@@ -203,10 +203,10 @@ class want:
             `pins.client.maxDuration` must not be less.
         group: The worker group. Empty: the default one.
         client: The Dask client to use. None: the task's worker, or the current client.
-        required: Whether to raise where nobody can be asked. If not, a warning is logged.
+        required: Whether to raise where workers can't be requested. If not, a warning is logged.
 
     Raises:
-        ValueError: On a number or a `ttl` that makes no sense.
+        ValueError: On an invalid number or `ttl`.
         PinRefused: By the policy; the message says what it allows.
         PinUnavailable: No client, no answer, or no agent in the scheduler; says how to fix it.
     """
@@ -244,7 +244,7 @@ class want:
         return 0.0 if self._lease is None else self._lease.left_s
 
     def cancel(self) -> None:
-        """Want it no more; whatever goes wrong, it ends by itself."""
+        """Stop requesting workers; if that fails, the request ends by its time limit."""
         if self._lease is not None:
             self._lease.give_up()
 

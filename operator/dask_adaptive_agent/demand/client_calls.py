@@ -1,4 +1,4 @@
-"""Clients that need workers, and have no task: they send data, or wait for workers to come."""
+"""Clients that need workers and have no task: they send data, or wait for workers."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ NOBODY = "fire-and-forget"
 
 
 class DemandView(Component):
-    """The unfinished work, as of the last look, and since when nobody uses the scheduler."""
+    """The unfinished work, as of the last look, and since when the scheduler is unused."""
 
     def __init__(self, context: Context, barriers: Barriers, durations: Durations) -> None:
         super().__init__(context)
@@ -160,7 +160,7 @@ def unfinished(scheduler: Any, workers: list[WorkerState]) -> dict[TaskPrefix, A
     """
     Tasks of each prefix that is not done: (running, ready, waiting).
 
-    A task that has seceded (`worker_client`) takes no thread any more: it waits for others.
+    A task that has seceded (`worker_client`) takes no thread: it waits for others.
     """
     seceded = Counter([ts.prefix for ws in workers if ws.long_running for ts in ws.long_running])
     counts = {}

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: The last part of the time is for data: nothing starts any more. At most this time and part.
+#: The last part of the time is for data: no task starts. At most this time and part.
 MARGIN_S, MARGIN_PART = 30.0, 0.2
 #: Tasks that still run are given back this time before the end; later where there is less time.
 TAIL_S, TAIL_PART = 1.0, 0.1
@@ -45,7 +45,7 @@ NAMED = 10
 
 
 class Phase(enum.Enum):
-    """The steps of a drain; the value says what it does then."""
+    """The steps of a drain; the value describes the step."""
 
     STAYING = "stays in service, because no other worker can take what it has"
     WAITING = "waits for tasks and pins"
@@ -157,7 +157,7 @@ class Drain(Component):
             self._task = asyncio.ensure_future(self._watch())
 
     def look(self) -> None:
-        """Take the step that the worker's state asks for now; `state` is true when this returns."""
+        """Take the step that the worker's state needs now; `state` is current when this returns."""
         if self.is_over or self._giving_back is not None:
             return
         if self.scheduler.workers.get(self.ws.address) is not self.ws:
@@ -173,7 +173,7 @@ class Drain(Component):
             self._step()
 
     def end(self, veto: Veto | None = None, *, is_gone: bool = False) -> None:
-        """Back to service (unless the worker is gone). Harmless when it is over already."""
+        """Return to service (unless the worker is gone). Harmless if it is over already."""
         if self.is_over:
             return
         self._stop()
@@ -219,7 +219,7 @@ class Drain(Component):
         return Veto(wire.V_TIMEOUT, f"back to service: not drained within {given}; {self.message}")
 
     def _is_indispensable(self) -> bool:
-        """No other worker is in service, this one is of use, and its process need not end now."""
+        """True if no other worker is in service, this one is needed, and its process may go on."""
         if not self.terms.is_lifetime:
             return False
         if any(other is not self.ws for other in self.scheduler.running):
@@ -252,7 +252,7 @@ class Drain(Component):
             self._finish()
 
     def _waits_for(self) -> str:
-        """In words; empty when nothing but data is left."""
+        """Return what it waits for, in words; empty if only data is left."""
         ws, words, room = self.ws, [], self._tools.cordons.room
         if ws.processing or arriving(self.scheduler, ws) or self.gate.bound(room):
             words.append(f"{plural(len(ws.processing), 'task')} to finish")
@@ -368,7 +368,7 @@ class Drain(Component):
             except Exception:
                 logger.exception("Failed to check the drain of %s", self.ws.address)
                 if self.terms.is_refusable:
-                    # Fail closed: the worker stays, in service; the next request starts anew.
+                    # Fail closed: the worker stays in service; the next request starts again.
                     self.end()
                 else:
                     # The process ends all the same: to try again may be the only chance.

@@ -1,6 +1,6 @@
 """
-Decides which workers may drain, and on what terms; keeps those that do, and hears of upstream's own
-calls that retire workers.
+Decides which workers may drain, and on what terms; keeps those that do, and intercepts upstream's
+own calls that retire workers.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ OURS = "dask-adaptive"
 #: `Worker.close_gracefully` begins its stimulus_id so: the worker's own --lifetime has ended.
 LIFETIME = "worker-close-gracefully"
 
-#: `Scheduler.check_worker_ttl` begins its stimulus_id so: those workers do not answer any more.
+#: `Scheduler.check_worker_ttl` begins its stimulus_id so: those workers no longer answer.
 NOT_ANSWERING = "check-worker-ttl"
 
 OWN_END = Terms("its lifetime is over", is_lifetime=True)
@@ -67,7 +67,7 @@ class Drains(Component):
         self._background: set[asyncio.Future[Any]] = set()
         #: Tasks and results lost with workers, as in `wire.Snapshot.redone`.
         self.redone = dict.fromkeys((wire.LOST, wire.FORCED, wire.ENDED), 0)
-        self.outlived: set[str] = set()  # addresses of those who have said that their life is over
+        self.outlived: set[str] = set()  # addresses of those whose `--lifetime` has ended
 
     def retire(self, ws: WorkerState, terms: Terms, *, busy_ok: bool) -> wire.RetireOutcome:
         """Start to drain a worker that may refuse, or return how far it is."""
@@ -98,7 +98,7 @@ class Drains(Component):
         return self._outcome(drain)
 
     def cancel(self, ws: WorkerState) -> wire.RetireOutcome:
-        """Back to service, unless its process is sure to end."""
+        """Return it to service, unless its process is sure to end."""
         drain = self.ongoing.get(ws.address)
         self._verdicts.pop(ws.address, None)
         if drain is None:
@@ -131,7 +131,7 @@ class Drains(Component):
             del self._called_off[next(iter(self._called_off))]
 
     def welcome(self, names: Iterable[str] | None = None) -> None:
-        """These names (all) are called off no more."""
+        """Stop retiring workers that join under any of these names."""
         for own in list(self._called_off if names is None else names):
             for name in (own, common_name(own)):
                 self._called_off.pop(name, None)
@@ -314,7 +314,7 @@ class Drains(Component):
             self.context.notes.add(wire.N_PINS_OVERRIDDEN, words + "; ".join(shown), names)
 
     def _taken_over(self, ws: WorkerState) -> Gate:
-        """Somebody's own `retire_workers` begins; a drain that may be refused ends."""
+        """Another client's `retire_workers` begins; a drain that may be refused ends."""
         self._verdicts.pop(ws.address, None)
         drain = self.ongoing.get(ws.address)
         if drain is not None and drain.terms.is_refusable:
@@ -338,7 +338,7 @@ class Drains(Component):
             self._back(gate)
 
     def review(self) -> None:
-        """The operator still wants all of them: renew their leases. Of few, be up to date."""
+        """The operator still wants all of them: renew their leases. If they are few, check them."""
         drains = self.retirements().values()
         for drain in drains:
             drain.renewed_at = self.clock()
@@ -367,7 +367,7 @@ class Drains(Component):
                 task.cancel()
 
     def _ended(self, drain: Drain, veto: Veto | None, is_back: bool) -> None:
-        """Put the books right, and only then bring the worker back: that has it given tasks."""
+        """Update the records, and only then return the worker to service: it gets tasks at once."""
         self.ongoing.pop(drain.ws.address, None)
         if veto is not None:
             self._verdicts[drain.ws.address] = (self.clock(), veto)
@@ -390,7 +390,7 @@ class Drains(Component):
                 return
 
     def _is_called(self, drain: Drain) -> bool:
-        """Tells whether a call to it, or to its nanny, goes on that it has the time to answer."""
+        """True if a call to it or its nanny is in progress that it has the time to answer."""
         pool, ws = self.scheduler.rpc, drain.ws
         calls = [
             to.get(a) for to in (pool.occupied, pool._connecting) for a in (ws.address, ws.nanny)
@@ -399,7 +399,7 @@ class Drains(Component):
 
     def _live_out(self, ws: WorkerState) -> None:
         """
-        Its lifetime has passed while it was frozen: it comes back, and would stay for ever.
+        Its lifetime has passed while it was frozen: it comes back, and would stay forever.
 
         `Worker.close_gracefully` does nothing when somebody else has said that the worker closes.
         """

@@ -2,7 +2,7 @@
 Puts the page into a dashboard that runs, and takes it out again.
 
 The dashboard is a Bokeh application among the scheduler's HTTP applications; ours is another one
-beside it, so that nothing of upstream's is changed but the list of pages in its navigation bar.
+next to it, so nothing of upstream's is changed but the list of pages in its navigation bar.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ STOCK_PAGE = "/status"
 
 @dataclass(eq=False)
 class DashboardPage:
-    """One scheduler's page. Whatever goes wrong with it is logged, and the scheduler goes on."""
+    """One scheduler's page. Its errors are logged and do not affect the scheduler."""
 
     scheduler: Any
     looks: Looks
@@ -49,7 +49,7 @@ class DashboardPage:
             self.uninstall()
 
     def uninstall(self) -> None:
-        """Take the page away, from those who look at it, too. Never raises."""
+        """Remove the page, also for those who have it open. Never raises."""
         app, self._app = self._app, None
         with logged(logger, "Failed to take the page out of the dashboard"):
             if NAME in self._pages:

@@ -53,7 +53,7 @@ class Table:
         self._say(0)
 
     def update(self, columns: dict[str, list[Any]]) -> None:
-        """Show these rows; what those who look have sorted stays sorted."""
+        """Show these rows, in the order in which the viewer has sorted them."""
         old = self.source.data
         fields = [field for field, *_ in self._spec.columns]
         # A copy: Bokeh patches a source's lists in place, and others are shown the same ones.
@@ -66,7 +66,7 @@ class Table:
         elif changed:
             self.source.patch({field: [(slice(0, n_rows), new[field])] for field in changed})
         if changed:
-            # Bokeh 3.9.1 and 3.9.2 draw a table anew only when its view changes, and one whose
+            # Bokeh 3.9.1 and 3.9.2 redraw a table only when its view changes, and one whose
             # rows are as many as before has not changed (bokeh/bokeh#15328). A tag is a change.
             self._n_changes += 1
             self._table.view.tags = [self._n_changes]

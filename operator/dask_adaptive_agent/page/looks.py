@@ -171,7 +171,7 @@ class Looks:
         return sorted(rows, key=lambda row: row[0])
 
     def _why(self, entry: Entry, pins: list[str], sole: int, *, is_offered: bool) -> str:
-        """The first thing that decides about a worker, and only that."""
+        """Return the first reason that decides about a worker."""
         ws, of = entry.ws, self.parts
         drain = of.drains.ongoing.get(ws.address)
         if drain is not None:
@@ -193,7 +193,7 @@ class Looks:
         return f"may leave: idle for {duration(of.roster.idle_s(entry))}, {move}"
 
     def _state(self, entry: Entry, *, is_pinned: bool) -> str:
-        """The first of these that is true: what we do with it, what it is, that it is claimed."""
+        """Return the first that applies: what we do with it, its status, whether it is pinned."""
         address = entry.ws.address
         drain = self.parts.drains.ongoing.get(address)
         if drain is not None:

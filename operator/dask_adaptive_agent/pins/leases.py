@@ -122,7 +122,7 @@ class LeaseTable:
             self._remove(lease)
 
     def move(self, name: str, other: str) -> None:
-        """The worker is called otherwise from now on, and its claims go with it."""
+        """The worker has been renamed: its claims move to the new name."""
         for lease in self.of(name):
             self._remove(lease)
             self._put(lease._replace(name=other))
@@ -135,7 +135,7 @@ class LeaseTable:
                 self._put(lease._replace(until=until))
 
     def is_spent(self, names: Iterable[str], *, source: str, owner: str, total_s: float) -> bool:
-        """Tells whether a claim may no longer be renewed: it has lasted `total_s` on some name."""
+        """True if a claim may not be renewed: it has lasted `total_s` on some name."""
         self._purge()
         holder = (source, owner)
         held = self._by_holder.get(holder, {})
@@ -143,7 +143,7 @@ class LeaseTable:
         return holder in self._spent or total_s <= self.clock() - since
 
     def refuse(self, *, source: str, owner: str) -> bool:
-        """Remember that a renewal was refused; whether that is the first time."""
+        """Remember that a renewal was refused; True the first time."""
         return not self._spend((source, owner), is_reported=True)
 
     def of(self, name: str) -> list[Lease]:
@@ -195,7 +195,7 @@ class LeaseTable:
         self._new_or_gone += 1
 
     def _spend(self, holder: PinHolder, *, is_reported: bool) -> bool:
-        """Remember that a holder has had its time; whether anybody was told before."""
+        """Remember that a holder's time is used up; True if this was reported before."""
         # Taken out first, so that it goes to the end: the order is by time.
         _, was_reported = self._spent.pop(holder, (0.0, False))
         self._spent[holder] = (self.clock() + SPENT_S, was_reported or is_reported)

@@ -232,7 +232,7 @@ class WorkerFloors(Component):
 
 
 def _allowed_s(request: Request, settings: AgentSettings, what: str) -> tuple[float, float]:
-    """For how long code claims something, and the longest that it may. Raises `Refused`."""
+    """Return the requested and the longest allowed duration of a claim. Raises `Refused`."""
     ttl_s, cap_s = request.millis("ttl_ms") / 1000, settings.client_max_ms / 1000
     if not settings.client_pins:
         raise Refused(f"the policy allows no {what}s from code (spec.pins.client.enabled is false)")
@@ -288,7 +288,7 @@ class KnownWorkers(Component):
                 self._lease(_by_address(bound))
 
     def refresh(self) -> None:
-        """Give up those of which nobody wants anything any more. A key is paid for once."""
+        """Release workers whose results nobody wants now. A key is checked once."""
         tasks, gone = self.scheduler.tasks, []
         for address, keys in self._keys.items():
             while keys and not _is_wanted(tasks.get(next(reversed(keys)))):

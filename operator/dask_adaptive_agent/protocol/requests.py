@@ -34,7 +34,7 @@ def shown(value: Any) -> str:
 
 
 def bounded(key: str, count: int, most: int, what: str) -> None:
-    """Raises `Malformed` where there is more of something than a request may hold."""
+    """Raises `Malformed` if a request holds more of something than it may."""
     if count > most:
         raise Malformed(f"{key} must have at most {most} {what}, not {count}")
 
@@ -162,6 +162,6 @@ class AgentSettings:
         vars(self).update(changes)
 
     def lapse(self) -> None:
-        """Nobody stands for these settings any more: no relief, and nobody waits."""
+        """The operator's lease has ended: no reliefs, and no shuffle waits."""
         self.update({"relief": dict.fromkeys(wire.RELIEFS, wire.DISABLED), "shuffle_wait_ms": 0})
         self.on_lifetime = wire.LIFETIME_STOCK

@@ -107,7 +107,7 @@ class Cordons(Component):
 
     def reached(self, entry: Entry) -> None:
         """A worker may have come to a limit. Never raises: this is called in transitions."""
-        # Fail open: it goes on with its tasks, as it would without us.
+        # Fail open: the worker gets tasks as without the agent.
         with logged(logger, "Failed to cordon worker %s", entry.ws.address):
             self._cordon(entry)
 
@@ -212,7 +212,7 @@ class Cordons(Component):
         self.service.forget(address)
 
     def close(self, *, is_closing: bool = False) -> None:
-        """Cordon nobody any more; open all gates unless the scheduler itself closes."""
+        """Cordon no more workers; open all gates unless the scheduler itself closes."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -342,7 +342,7 @@ class Cordons(Component):
         return None
 
     def _look(self, most: int) -> None:
-        """Open the gates of those that are not to be cordoned any more; see to the next others."""
+        """Open the gates of those that need no cordon now; then check the next others."""
         move_until = self.clock() + MOVE_S
         for address, cordon in list(islice(self.ongoing.items(), most)):
             ws, entry = cordon.gate.ws, self.entries.get(address)
@@ -376,7 +376,7 @@ class Cordons(Component):
             cordon.gate.offer(fits, self.room)
 
     def _release_surplus(self) -> None:
-        """Open the gates of those that the operator's numbers do not allow any more."""
+        """Open the gates of cordons beyond the number that the operator allows."""
         bounded = [(address, c) for address, c in self.ongoing.items() if c.why.is_bounded]
         bounded.sort(key=lambda row: (ORDER.index(row[1].why.kind), row[1].since, row[0]))
         kept: Counter[str] = Counter()
@@ -398,7 +398,7 @@ class Cordons(Component):
             self._look(AT_ONCE)
             is_done = self._begin(self._short(), BEGIN_S)
         except Exception:
-            # Fail open: nobody stays out of service because of an error of ours.
+            # Fail open: no worker stays out of service because of an error of ours.
             logger.exception("Failed to check the cordoned workers; back to service")
             for address in list(self.ongoing):
                 self._release(address)

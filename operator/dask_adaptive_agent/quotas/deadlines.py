@@ -71,7 +71,7 @@ class Deadlines(Component):
         return max([s for wanted, s in self._needed.items() if wanted <= has], default=-LATE_S)
 
     def fitting(self, entry: Entry) -> Callable[[TaskState], bool]:
-        """Tells of a task whether a worker has enough time left for it."""
+        """Return a test of whether a worker has enough time left for a task."""
         floor_s, left_s = self._floor_s, entry.ends_at - self.clock()
         return lambda ts: self.durations.expected_s(ts.prefix, floor_s) + SLACK_S <= left_s
 
@@ -87,7 +87,7 @@ class Deadlines(Component):
         return max(there, default=0.0)
 
     def refresh(self, *, anew: bool = False) -> None:
-        """Look at workers and kinds of tasks, anew or if the last look is long ago."""
+        """Look at workers and kinds of tasks, now or if the last look is long ago."""
         now = self.clock()
         if not anew and now < self._look_at:
             return

@@ -136,7 +136,7 @@ class Failures:
             kind.is_to_blame, alike = True, kind.failures
         if kind.is_to_blame:
             for one in alike:
-                # A pattern says what is the machine's fault, also when all machines have it.
+                # A pattern names what is the node's fault, even if all nodes have it.
                 if not one.pattern:
                     one.forgive()
 

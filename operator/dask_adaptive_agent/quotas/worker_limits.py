@@ -97,7 +97,7 @@ class WorkerLimits:
         self.group_cordons: Mapping[str, int] = {}  # and of each group
 
     def replace(self, request: Request) -> None:
-        """Forget the last request for this one. Raises Malformed, and then nothing has changed."""
+        """Replace the last request by this one. Raises `Malformed`; then nothing has changed."""
         value = request.get("profiles", ())
         if not isinstance(value, (list, tuple)) or not all(isinstance(one, dict) for one in value):
             raise Malformed(f"profiles must be a list of maps, not {shown(value)}")
@@ -113,7 +113,7 @@ class WorkerLimits:
         self.rules, self._by_name = rules, by_name
 
     def may_cordon(self, group: str, counts: Counter[str]) -> bool:
-        """True if one more may be cordoned, beside so many of each group."""
+        """True if one more may be cordoned, with so many of each group already."""
         of_group = self.group_cordons.get(group, self.cordons)
         return sum(counts.values()) < self.cordons and counts[group] < of_group
 

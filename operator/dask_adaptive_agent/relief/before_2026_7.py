@@ -53,7 +53,7 @@ logger = logging.getLogger(__name__)
 #: The oldest that metrics get, in seconds.
 MAX_AGE_S = 1.0
 
-#: Answers are made anew as often as that costs no more than this share of the scheduler's time: at
+#: Answers are renewed as often as that costs no more than this share of the scheduler's time: at
 #: 800 workers about once a second, at 10 every few milliseconds.
 SHARE = 1 / 250
 

@@ -41,11 +41,11 @@ MOST_OBJECTS = 1000
 MOST_BYTES = 64 * 2**20
 #: A larger pickle is not kept.
 LARGEST = 16 * 2**20
-#: A partial that pickles to less is not worth a pickle of its own, nor is one of fewer bytes for
+#: A partial that pickles to less gets no pickle of its own, nor does one of fewer bytes for
 #: each part that is compared: numbers are pickled faster. Cloudpickle takes as long for a callable
 #: by value as for so many bytes.
 LEAST_PARTIAL, LEAST_OF_PART, BY_VALUE = 2000, 16, 8000
-#: The weight of each object in a pickle, and of each noted part of one, beside its bytes.
+#: The weight of each object in a pickle, and of each noted part of one, in addition to its bytes.
 WEIGHT_OF_EACH, WEIGHT_OF_PART = 200, 8
 
 _FIELD_KIND = getattr(dataclasses, "_FIELD_BASE", CellType)
@@ -69,10 +69,10 @@ ALIKE = frozenset(
 #: Code that may change global variables, which functions of one task have in common.
 WRITES = (opcode.opmap["STORE_GLOBAL"], opcode.opmap["DELETE_GLOBAL"])
 REFLECTION = frozenset({"globals", "vars", "exec", "eval", "__globals__", "f_globals"})
-#: Variables of its module that cloudpickle gives a function, beside those that it uses.
+#: Variables of its module that cloudpickle gives a function, besides those that it uses.
 MODULE_NAMES = ("__package__", "__name__", "__path__", "__file__")
 
-#: Modules that nobody loads anew.
+#: Modules that nobody reloads.
 _FIXED = ("builtins", "cloudpickle.")
 
 #: Of `type.__flags__`: what is made by a class statement.

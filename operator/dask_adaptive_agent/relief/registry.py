@@ -30,7 +30,7 @@ VARIABLE = "DASK_ADAPTIVE_RELIEF"
 
 #: All reliefs by name, in the order in which they are applied. A module is imported only when its
 #: relief is applied: what it imports may be gone from a newer release, and only it with it. Modules
-#: that are named for a release go when no older one is supported any more.
+#: that are named for a release go when no older one is supported.
 KINDS = {
     "prefixes": "dask_adaptive_agent.relief.before_2025_4:PrefixesRelief",
     "pickling": "dask_adaptive_agent.relief.pickling:PicklingRelief",
@@ -175,7 +175,7 @@ class Reliefs(Component):
         self._active[name].install()
 
     def give_up(self, name: str, message: str) -> None:
-        """A relief finds that it cannot go on: it is removed, and stock code serves."""
+        """Remove a relief that reports an error; stock code runs from then on."""
         if name in self._active:
             self._remove(name)
             self.context.stock_serves(name, message)

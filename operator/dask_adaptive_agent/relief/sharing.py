@@ -5,8 +5,8 @@ A task is pickled when it enters its worker's stream, so the order of messages d
 worker has. It comes within a call of `task` (`IN_WORKERS`), with digests of the pickles that it
 needs, and with those that the worker lacks, which holds what they load to from then on. Should a
 worker lack one all the same, it gets a task instead that goes back to the scheduler, which then
-sends everything anew. So does what a worker holds if a name in it means something else by now: a
-module may have been loaded anew there (`Client.upload_file`). Workers need nothing of this package.
+sends everything again. So it does if a name in what a worker holds means something else by now: a
+module may have been reloaded there (`Client.upload_file`). Workers need nothing of this package.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class WorkerLine:
         return sent({"pickled-obj": data}, views), len(data) + sum(v.nbytes for v in views)
 
     def lacks(self) -> bool:
-        """A task has come back: everything is sent anew. False: not for this worker."""
+        """A task has come back: everything is sent again. False: not for this worker."""
         self.counts["lacks"] += bool(self._held)
         self._held.clear()
         self._must_forget = True

@@ -139,7 +139,7 @@ class RequestedCopies(Component):
             self.most.pop(key, None)
 
     def forget(self, key: Any) -> None:
-        """The result is not in memory any more: released, or lost with a worker."""
+        """The result is no longer in memory: released, or lost with a worker."""
         for address in self.requested.pop(key):
             self._free(key, address)
         self.most.pop(key, None)
@@ -188,7 +188,7 @@ class RequestedCopies(Component):
         return all(other is ws or other.address in failed for other in others)
 
     def worker_left(self, address: str | None) -> None:
-        """Its results are elsewhere now, or will be computed anew; None: all workers'."""
+        """Its results are elsewhere now, or will be recomputed; None: all workers'."""
         for key, home in list(self._homes.items()):
             if address in (None, home.address):
                 del self._homes[key]
@@ -198,7 +198,7 @@ class RequestedCopies(Component):
         """
         Have tasks that wait on this worker for a result run where that is.
 
-        The worker has given the result up (dask/distributed#6705): they would wait for ever.
+        The worker has given the result up (dask/distributed#6705): they would wait forever.
         """
         tasks = self.scheduler.tasks
         self._homes = {key: one for key, one in self._homes.items() if tasks.get(key) is one.ts}

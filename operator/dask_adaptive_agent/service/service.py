@@ -72,7 +72,7 @@ class Gate:
     Shut: the scheduler's status alone is `closing_gracefully`, so no new task is given to it; the
     worker does not know, and starts what it has. Frozen: the worker has been told as well, by us or
     by somebody else (`Scheduler.retire_workers`). It then starts no task and fetches nothing
-    (`PauseEvent` in `Worker.status`), so a task that nobody else may take would wait for ever:
+    (`PauseEvent` in `Worker.status`), so a task that nobody else may take would wait forever:
     freeze it only when it has none, or when its time is up. It is told to serve again whoever has
     frozen it.
     """
@@ -298,7 +298,7 @@ class Service(Component):
         return gate
 
     def forget(self, address: str) -> None:
-        """The worker has left, or stock code alone goes on with it."""
+        """The worker has left, or only stock code handles it from here on."""
         self._take_over(address)
         self._gates.pop(address, None)
 
@@ -323,7 +323,7 @@ class Service(Component):
         return gate
 
     def out_of_service(self) -> Collection[str]:
-        """Addresses of workers that get no more tasks because of us."""
+        """Addresses of workers that we have taken out of service."""
         some = (self.draining, self.cordoned)
         return frozenset().union(*some) if any(some) else ()
 
@@ -400,7 +400,7 @@ class Service(Component):
         return by_name
 
     def _hearing(self, stock: Callable[..., Any]) -> Callable[..., Any]:
-        """The stream handler "worker-status-change" that does not hear a worker behind a gate."""
+        """The stream handler "worker-status-change" that ignores workers behind a gate."""
 
         @wraps(stock)
         def heard(**msg: Any) -> Any:

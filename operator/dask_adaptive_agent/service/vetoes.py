@@ -46,7 +46,7 @@ class Veto(NamedTuple):
 
 
 class Vetoes(Component):
-    """Says of a worker why it stays, if it does. Acts on nothing."""
+    """Returns why a worker must stay, if it must. Changes nothing."""
 
     def __init__(
         self, context: Context, service: Service, pins: PinnedWorkers, clients: ClientCalls
@@ -85,7 +85,7 @@ class Vetoes(Component):
             yield Veto(wire.V_BUSY, f"has {plural(max(1, tasks), 'task')}")
 
     def pinned_by(self, ws: WorkerState, over: Collection[str] = ()) -> str:
-        """The holders of pins on a worker, in words, but for these sources and owners."""
+        """Name the holders of pins on a worker, except those of these sources and owners."""
         # Fail closed: what can't be read counts as a pin.
         try:
             return ", ".join(self._pins.holders(ws, over))
@@ -146,7 +146,7 @@ class WorkersToClose(Component):
         It is asked at each look of the operator, so only what such a call needs is done here.
         Unlike upstream's, memory of pinned workers counts: it has room for data as well.
         """
-        # Fail closed: nobody may go.
+        # Fail closed: no worker may leave.
         return self.context.guard.section("who may go", self._offered, [])
 
     def _offered(self) -> list[WorkerState]:

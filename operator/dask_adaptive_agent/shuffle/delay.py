@@ -1,5 +1,5 @@
 """
-A P2P shuffle that is about to begin waits for workers that are on their way, as long as it pays.
+A P2P shuffle that is about to begin waits for requested workers, if that saves time.
 
 Upstream gives a shuffle's outputs to the workers that are there when its first input is ready
 (`ShuffleSchedulerPlugin.get_or_create`), and never to those that come later. Workers ask for it by
@@ -145,7 +145,7 @@ class ShuffleDelay(Component):
         return get_or_create
 
     def review(self) -> None:
-        """End what need not wait any more."""
+        """End the waits that are over."""
         for id, wait in list(self.ongoing.items()):
             over = "of an error in the scheduler's log"
             # Fail open, as above.
@@ -160,7 +160,7 @@ class ShuffleDelay(Component):
         self._set_timer()
 
     def close(self) -> None:
-        """Let everybody go on, from now on at once. On the scheduler's event loop."""
+        """End all waits, and begin no more. On the scheduler's event loop."""
         self._is_closed = True
         for wait in self.ongoing.values():
             wait.let_go()
@@ -175,7 +175,7 @@ class ShuffleDelay(Component):
             self._timer = asyncio.get_running_loop().call_later(TICK_S, self.review)
 
     def _wait(self, id: str) -> Wait | None:
-        """The wait that a shuffle is in, or enters now; None: it may begin, or has."""
+        """Return a shuffle's current or new wait; None: it may begin, or has begun."""
         upcoming = self._barriers.get(id)
         wait = self.ongoing.get(id)
         if self._is_closed or upcoming is None:
@@ -220,7 +220,7 @@ class ShuffleDelay(Component):
         return ts is not None and ts.state == "processing" and self._barriers.is_known(id)
 
     def _reason_to_end(self, id: str, wait: Wait) -> str:
-        """The reason why a shuffle waits no more; empty: it waits on."""
+        """The reason why a shuffle stops waiting; empty: it waits on."""
         upcoming = self._barriers.get(id)
         if upcoming is None:
             return "it has begun, or its result is no longer needed"
@@ -232,7 +232,7 @@ class ShuffleDelay(Component):
         return self._why_not(upcoming, wait)
 
     def _why_not(self, upcoming: Upcoming, wait: Wait) -> str:
-        """The reason why a shuffle should not wait (any longer); empty: it should."""
+        """Return why a shuffle should not wait, or wait longer; empty: it should."""
         now = self.clock()
         most_s = self.context.settings.shuffle_wait_ms / 1000
         left_s = most_s - self._spent.get(upcoming.id, 0.0) - (now - wait.since)
@@ -257,7 +257,7 @@ class ShuffleDelay(Component):
         return mean_s if mean_s >= 0 else float(self.scheduler.UNKNOWN_TASK_DURATION)
 
     def _coming(self, wait: Wait, now: float) -> list[Coming]:
-        """Workers on their way, those overdue expected later the longer they are."""
+        """Return the expected workers; the longer one is overdue, the later it is expected."""
         arriving = self.context.plans.arriving
         if not arriving or any(in_s > 0 for _, in_s in arriving):
             wait.overdue_at = math.inf
@@ -267,7 +267,7 @@ class ShuffleDelay(Component):
         return [Coming(n, in_s if in_s > 0 else overdue_s) for n, in_s in arriving]
 
     def _may_come(self, upcoming: Upcoming, now: float) -> list[Coming]:
-        """Workers that an operator that has not seen this shuffle yet may ask for because of it."""
+        """Return the workers that an operator may request once it sees this shuffle."""
         plans = self.context.plans
         if not plans.can_grow or self.context.lease.silent_s > ALIVE_S:
             return []

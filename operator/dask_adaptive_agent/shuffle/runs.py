@@ -117,7 +117,7 @@ class Shuffles(Component):
         return list(runs.values())
 
     def pinning(self) -> list[ShuffleRun]:
-        """The runs that still pin: one that has gone on for longer than the limit pins no more."""
+        """The runs that still pin: one that has lasted longer than the limit does not."""
         runs, since = self.running(), self.clock() - self.context.settings.shuffle_timeout_s
         for run in runs:
             if run.since <= since and not run.was_reported:
@@ -138,7 +138,7 @@ class Shuffles(Component):
         )
 
     def look(self) -> None:
-        """Notice what has changed although nobody asks."""
+        """Notice changes even if no request comes."""
         # Nothing depends on it: the next question meets the same error, and holds all workers.
         with logged(logger, "Failed to read shuffles"):
             self.pinning()
@@ -275,7 +275,7 @@ class Barriers(Component):
         ]
 
     def is_known(self, id: str) -> bool:
-        """Tells whether somebody still wants the shuffle's result, begun or not."""
+        """True if the shuffle's result is still needed, begun or not."""
         return (BARRIER + id) in self.scheduler.tasks
 
     def is_bound(self, barrier: TaskState) -> bool:

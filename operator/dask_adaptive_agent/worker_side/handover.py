@@ -32,7 +32,7 @@ GRACE = "DASK_ADAPTIVE_GRACE_S"
 RESERVE_S, RESERVE_PART = 5.0, 0.1
 
 #: Asks to hand over as SIGTERM does, and is ignored by processes without a handler. The `preStop`
-#: hook sends it where process 1 passes no SIGTERM on; it waits until nobody handles it any more.
+#: hook sends it where process 1 passes no SIGTERM on; it waits until no process handles it.
 BELL: Any = getattr(signal, "SIGURG", None)
 #: How long a process that has handed over waits for SIGTERM, or for its nanny to end it.
 LINGER_S = 5.0
@@ -170,7 +170,7 @@ def _parent_catches(signum: int) -> bool:
 
 
 async def hand_over(server: Any, ends_at: float) -> str:
-    """Ask until nothing would be lost any more, or nobody can help; says why it ends."""
+    """Ask until nothing would be lost, or nobody can help; returns why it ends."""
     began_at = heard_at = time.monotonic()
     while (now := time.monotonic()) < ends_at:
         if server.status in OVER:
@@ -190,7 +190,7 @@ async def hand_over(server: Any, ends_at: float) -> str:
 
 
 async def _ask(scheduler: Any, address: str, left_s: float) -> str:
-    """Says why there is nothing to wait for, or nothing."""
+    """Return why there is nothing to wait for; empty: wait on."""
     left = {"left_ms": max(1, int(left_s * 1000))} if left_s < math.inf else {}
     reason = "its process ends"
     ask = scheduler.adaptive_leave(protocol=1, names=[address], reason=reason, **left)

@@ -119,7 +119,7 @@ class Lender:
     def joined(self, address: str) -> None:
         """Its nanny may have registered before the agent came."""
         if monotonic() < self._late_until and self._scheduler.workers[address].nanny:
-            # The worker has it, and may be importing what would be taken away for a moment.
+            # The worker has it already, and may be importing from it just now.
             self._send("add", [address], (True,))
 
     def take(self) -> None:
