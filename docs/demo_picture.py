@@ -1,86 +1,98 @@
 """
-Draw docs/images/demo.svg: the demo's terminal at its busiest moment, and the figures at its end.
+Make two pictures of one real run of `make demo`: its log, and the page Adaptive while it ran.
 
-    .venv/bin/python docs/demo_picture.py
+    PYTHONPATH=operator:tests .venv/bin/python docs/demo_picture.py
+
+docs/images/demo.svg lacks only the lines that count workers and name ports. The page,
+docs/images/adaptive-page.png, is that of the moment that shows most; it needs a Chromium.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import io
 import re
 import sys
 import tempfile
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 from rich.console import Console
-from rich.segment import Segment, Segments
+from rich.text import Text
 
-from dask_adaptive.loop.one_pass import PassResult
-from dask_adaptive.loop.ports import Event
-from dask_adaptive.loop.summary import worker_state
-from dask_adaptive.planner.leave import claims
-from dask_adaptive_lab.cli.files import read_policy
-from dask_adaptive_lab.local import Machine
-from dask_adaptive_lab.rehearse.rehearsal import rehearse
-from dask_adaptive_lab.rehearse.views import Page, RehearsalFigures, Watcher
-from dask_adaptive_lab.tally import Tally
+from support.chromium import Tab, find, tab
 
 ROOT = Path(__file__).resolve().parents[1]
-PICTURE = ROOT / "docs/images/demo.svg"
-POLICY = ROOT / "manifests/examples/policy.yaml"
+IMAGES = ROOT / "docs/images"
+COMMAND = ("dask-adaptive", "rehearse", "manifests/examples/policy.yaml")
 
-#: Fewer columns break every sentence; with more, the text is too small on a telephone.
-COLUMNS = 72
+#: Lines of the log that are left out.
+DULL = re.compile(r"^ *[\d.]+ s +(workers: \d|scheduler at|dashboard at)")
 
+#: A page that shows more of these shows more of what there is.
+WANTED = ("LoadIncreased", "Underutilized", "shuffle", "client", "draining", "drained", "may go")
 
-class Picture(Watcher):
-    """Follows a rehearsal with a page of its own, and keeps the one that shows most."""
-
-    def __init__(self) -> None:
-        self._page, self._most = Page(f"rehearsal of {POLICY.name}"), (0, 0)
-        self._segments: list[Segment] = []
-        self._console = Console(
-            width=COLUMNS, file=io.StringIO(), record=True, force_terminal=True,
-            color_system="truecolor", legacy_windows=False, _environ={},
-        )  # fmt: skip
-
-    def said(self, line: str) -> None:
-        self._page.said(line)
-
-    def happened(self, event: Event) -> None:
-        self._page.happened(event)
-
-    def counted(self, tally: Tally) -> None:
-        self._page.counted(tally)
-
-    def saw(self, result: PassResult) -> None:
-        """Keep the page where workers differ most in what they do; of several, the fullest."""
-        self._page.saw(result)
-        workers = [worker for group in result.observed.groups for worker in group.workers]
-        kinds = {(worker_state(w), w.process.processing > 0, bool(claims(w))) for w in workers}
-        if (len(kinds), len(workers)) >= self._most:
-            self._most = len(kinds), len(workers)
-            lines = self._console.render_lines(self._page)
-            self._segments = [s for line in lines for s in (*line, Segment.line())]
-
-    def svg(self, figures: RehearsalFigures) -> str:
-        self._console.print(Segments(self._segments), figures.table(), sep="\n", end="")
-        title = f"dask-adaptive rehearse {POLICY.name}"
-        svg = self._console.export_svg(title=title, unique_id="rehearsal")
-        # The picture fetches no font from the network: the reader's own fixed-width font will do.
-        return re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)
+#: With more columns the text is too small on a telephone.
+COLUMNS = 76
 
 
-def main() -> int:
-    picture = Picture()
-    with tempfile.TemporaryDirectory() as directory:
-        code, figures = rehearse(
-            read_policy(POLICY), [], Path(directory), Machine(), name=POLICY.name,
-            watchers=[picture],
-        )  # fmt: skip
-    PICTURE.write_text(picture.svg(figures))
+async def main() -> int:
+    process = await asyncio.create_subprocess_exec(
+        Path(sys.executable).with_name(COMMAND[0]), *COMMAND[1:],
+        cwd=ROOT, stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None
+    lines = []
+    async with contextlib.AsyncExitStack() as stack:
+        async for line in process.stdout:
+            lines.append(line.decode().rstrip())
+            print(lines[-1], flush=True)
+            if found := re.search(r"dashboard at (\S+)/status", lines[-1]):
+                await stack.enter_async_context(watched(f"{found[1]}/adaptive"))
+        code = await process.wait()
+    (IMAGES / "demo.svg").write_text(terminal(lines))
     return code
 
 
+@contextlib.asynccontextmanager
+async def watched(url: str) -> AsyncIterator[None]:
+    """Take pictures of a page meanwhile, and keep the one that shows most."""
+    with tempfile.TemporaryDirectory() as profile:
+        async with tab(find(), Path(profile), width=1320, height=700) as page:
+            await page.open(url)
+            pictures = asyncio.create_task(taken(page))
+            yield
+            pictures.cancel()
+            await asyncio.gather(pictures, return_exceptions=True)
+
+
+async def taken(page: Tab) -> None:
+    most = 0
+    while True:
+        text = await page.text()
+        shown = sum(word in text for word in WANTED)
+        if shown > most:
+            most = shown
+            await page.picture(IMAGES / "adaptive-page.png")
+        await asyncio.sleep(0.2)
+
+
+def terminal(lines: list[str]) -> str:
+    console = Console(
+        width=COLUMNS, file=io.StringIO(), record=True, force_terminal=True,
+        color_system="truecolor", legacy_windows=False, _environ={},
+    )  # fmt: skip
+    for line in lines:
+        if not DULL.match(line):
+            text = Text(line.strip("─") if line.startswith("─") else line)
+            text.highlight_regex(r"Act \d.*|tasks rerun.*", "bold green")
+            text.highlight_regex(r"(?<= s    )[A-Z][A-Za-z]+(?=: )", "cyan")
+            console.print(text)
+    svg = console.export_svg(title=" ".join(COMMAND), unique_id="demo")
+    # The picture fetches no font from the network: the reader's own fixed-width font will do.
+    return re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(asyncio.run(main()))

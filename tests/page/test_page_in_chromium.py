@@ -1,14 +1,8 @@
-"""
-The page as people see it, in a real browser.
-
-The picture in the documentation is made by the first test:
-ADAPTIVE_PAGE_PICTURE=docs/images/adaptive-page.png pytest tests/page
-"""
+"""The page as people see it, in a real browser."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 from pathlib import Path
 
 from dask_adaptive_agent import wire
@@ -32,7 +26,6 @@ async def test_people_see_workers_pins_and_decisions(browser: str, tmp_path: Pat
         ):  # fmt: skip
             assert wanted in text
         assert [] == page.complaints
-        await page.picture(Path(os.environ.get("ADAPTIVE_PAGE_PICTURE", tmp_path / "page.png")))
 
 
 async def test_it_is_found_from_any_other_page_and_follows_what_happens(
