@@ -76,9 +76,8 @@ bench: bench-cost ## what our code costs a scheduler, beside stock, and the oper
 bench-%:
 	+@$(MAKE) --no-print-directory -C tests/bench $*
 
-# No --quiet: it hides warnings from --strict.
-docs: $(VENV)-docs/.ready ## the documentation as a site, in site/, with warnings as errors
-	NO_MKDOCS_2_WARNING=1 $(VENV)-docs/bin/mkdocs build --strict
+docs: $(VENV)-site/.ready ## the documentation as a site, in site/, with warnings as errors (DOCS_URL, REPOSITORY_URL: docs/conf.py)
+	rm -rf site && $(VENV)-site/bin/sphinx-build -qnW --keep-going -d .cache/doctrees docs site
 
 lock: $(VENV)/.dev ## write requirements.lock, which the image installs (UPGRADE=1: the newest of each)
 	scripts/lock.sh
@@ -121,8 +120,8 @@ $(VENV)-libraries/.ready: pyproject.toml
 	  "pytest>=8 pytest-asyncio>=1 pytest-timeout" "xgboost-cpu lightgbm scikit-learn xarray flox zarr dask-ml"
 	@touch $@
 
-$(VENV)-docs/.ready: pyproject.toml
-	scripts/venv.sh $(VENV)-docs "mkdocs>=1.6 mkdocs-material>=9.5"
+$(VENV)-site/.ready: pyproject.toml
+	scripts/venv.sh $(VENV)-site "sphinx>=9 myst-parser>=5 pydata-sphinx-theme>=0.24" "sphinx-copybutton sphinx-design sphinx-external-toc"
 	@touch $@
 
 # Fixed, because what they write changes with their versions.
