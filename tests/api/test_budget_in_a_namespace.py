@@ -66,5 +66,5 @@ async def test_it_is_about_the_clusters_of_its_namespace(
     shown = await asyncio.to_thread(
         CliRunner().invoke, cli, ["explain", "budget/all", "-n", "team"]
     )
-    assert "2 clusters share 4 workers" in shown.output
-    assert "2 groups wait" in shown.output
+    assert "shared by 2 clusters: 4 workers" in shown.output
+    assert "2 groups waiting" in shown.output

@@ -109,7 +109,7 @@ async def test_replicas_are_set_through_the_scale_subresource(scene: Scene) -> N
         await scene.platform.set_replicas("etl-default", number)
         assert number == replicas()
     scene.kubectl("scale", "--replicas=9", "daskworkergroup", "etl-default")
-    with pytest.raises(PlatformError, match="changed by somebody else"):
+    with pytest.raises(PlatformError, match="another client has changed"):
         await scene.platform.set_replicas("etl-default", 7)
     assert (9, 9) == (replicas(), (await scene.platform.look()).groups[0].replicas)
     await scene.platform.set_replicas("etl-default", 7)

@@ -84,7 +84,7 @@ class Selector:
 
     #: Labels that a namespace must have.
     match_labels: Annotated[
-        Mapping[str, str], Kind(_labels, "must be labels, each with a text")
+        Mapping[str, str], Kind(_labels, "must be labels, each with a string")
     ] = field(default_factory=dict)
     #: Conditions on the labels of a namespace; all must hold.
     match_expressions: Annotated[tuple[Expression, ...], Listed(50)] = ()

@@ -19,7 +19,7 @@ from dask_adaptive.kube.objects import BudgetObject, GroupObject, PolicyObject
 from dask_adaptive.kube.shared_budgets import BudgetStatus, budget_status, pools_of, read_budgets
 from dask_adaptive.kube.status_json import merge_patch, stamped
 from dask_adaptive.loop.status import READY, Condition
-from dask_adaptive.model.amounts import LAST, instant
+from dask_adaptive.model.amounts import LAST, counted, instant
 from dask_adaptive.model.codec import InvalidPolicy, encode, recover
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.plan import Claimed
@@ -166,8 +166,8 @@ class BudgetKeeper:
         else:
             pool, division = shared
             status = budget_status(pool, division.rows, self._waiting(budget, division, before))
-            shared_by = f"{status.clusters} clusters share {pool.limits_text}"
-            message = f"{shared_by}; {status.waiting} groups wait"
+            shared_by = f"shared by {counted(status.clusters, 'cluster')}: {pool.limits_text}"
+            message = f"{shared_by}; {counted(status.waiting, 'group')} waiting"
             ready = Condition(READY, True, Reason.RECONCILED, message)
         generation, now = budget.generation, instant(self._wall_clock())
         rows = stamped([ready], before.conditions, generation=generation, now=now)

@@ -35,7 +35,7 @@ class _Metric(NamedTuple):
 
 #: Metrics by their names, without the prefix, and without the `_total` of counters.
 _GAUGES = {
-    "leader": _Metric("1 in the replica that acts, else 0"),
+    "leader": _Metric("1 in the replica that leads, else 0"),
     "policies": _Metric("AdaptivePolicies"),
     "overdue_policies": _Metric("AdaptivePolicies whose next pass is overdue"),
     "budget_workers": _Metric(
@@ -45,7 +45,7 @@ _GAUGES = {
     "budget_waiting": _Metric(
         "Worker groups that need more than an AdaptiveBudget allows", ("budget",)
     ),
-    "unreadable_objects": _Metric("Objects of the API that can't be read, by kind", ("kind",)),
+    "unreadable_objects": _Metric("Kubernetes objects that can't be read, by kind", ("kind",)),
     "webhook_certificate_expiration_timestamp_seconds": _Metric(
         "When the webhook's certificate expires; 0 while it can't be used or renewed",
         ("secret",),
@@ -54,7 +54,7 @@ _GAUGES = {
 _COUNTERS = {
     "passes": _Metric("Passes over clusters, by outcome", ("outcome",)),
     "actions": _Metric(
-        "Actions on clusters, by kind and reason; done says whether it was carried out",
+        "Actions on clusters, by kind, reason and whether they were carried out (done)",
         ("action", "reason", "done"),
     ),
     "recycles": _Metric(
@@ -300,7 +300,7 @@ _OF_CLUSTERS = {
         "1 for the current state of each relief of a scheduler", ("relief", "state"), _reliefs
     ),
     "serialize_share": _OfClusters(
-        "Part of a scheduler's CPU time spent serializing tasks in the last minute",
+        "Fraction of a scheduler's CPU time spent serializing tasks in the last minute",
         (),
         _serialize_share,
     ),

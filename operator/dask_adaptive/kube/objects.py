@@ -296,7 +296,7 @@ def as_text(value: Any) -> str:
     Return a text. A value that is sorted and compared with those of other clusters must be one.
     """
     if not isinstance(value, str):
-        raise TypeError(f"must be a text, not {value!r:.40}")
+        raise TypeError(f"must be a string, not {value!r:.40}")
     return value
 
 

@@ -122,7 +122,7 @@ class KubePlatform:
             scale = await self._api.patch(path, body)
         except kube.Conflict as exc:
             await self._read_again(group)
-            raise PlatformError(f"{group} was changed by somebody else: {exc}") from exc
+            raise PlatformError(f"another client has changed {group}: {exc}") from exc
         meta = replace(known.meta, version=int(scale["metadata"]["resourceVersion"]))
         self._world.put(replace(known, replicas=replicas, meta=meta))
 

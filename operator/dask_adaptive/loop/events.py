@@ -92,7 +92,7 @@ def events_of_conditions(now: Status, before: Status | None) -> Iterator[Event]:
             yield Event(EventType.WARNING, Reason(condition.reason), text)
         elif condition.status and was is not None and was.status is False:
             reason = Reason(condition.reason)
-            yield Event(EventType.NORMAL, reason, f"{condition.type} again")
+            yield Event(EventType.NORMAL, reason, f"{condition.type} is true again")
 
 
 def _is_of_storm(*conditions: Condition | None) -> bool:

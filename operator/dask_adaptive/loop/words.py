@@ -95,7 +95,7 @@ def _row_of_unheld(worker: ObservedWorker, *, is_exposed: bool) -> tuple[Reason,
     if worker.platform.annotation_problem:
         return Reason.INVALID_ANNOTATION, worker.platform.annotation_problem
     if isinstance(worker.lifecycle, Closing):
-        return Reason.RETIRING, "is being closed by somebody else"
+        return Reason.RETIRING, "is being closed by another client"
     return None
 
 
@@ -117,7 +117,7 @@ ENDS: Mapping[str, str] = {
     "ScaleDownLimited": "when behavior.scaleDown allows it (policies, delayAfterScaleUp)",
     "WithinTolerance": "when the load needs fewer than behavior.scaleDown.tolerance allows",
     "BudgetExhausted": "when a leaving worker is gone (retirement.maxConcurrent)",
-    "TooFewReplicas": "with a lower minReplicas",
+    "TooFewReplicas": "when minReplicas is lowered",
     "AdmissionGated": "when the scheduling gate is removed",
     "ScheduledMinimum": "when the schedule closes (schedules)",
     "ClientWants": "when the client's want() ends, or the client leaves",
@@ -126,8 +126,8 @@ ENDS: Mapping[str, str] = {
     "Retiring": "when its tasks are done and its results are moved",
     "ScalingPaused": "when the annotation ends or is removed",
     "InvalidAnnotation": "when the annotation is fixed or removed",
-    "Paused": "with spec.mode Auto, and without the annotation paused",
-    "Advising": "with spec.mode Auto",
+    "Paused": "when spec.mode is Auto and the annotation paused is removed",
+    "Advising": "when spec.mode is Auto",
     "Fallback": "when the scheduler answers again",
     "TooManyUnready": "when lost workers are back (maxUnready)",
     "SchedulerUnreachable": "when the scheduler answers again",

@@ -86,7 +86,7 @@ def parse_quantity(value: object) -> Decimal:
         ValueError: Not a quantity; the message says what one looks like.
     """
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise ValueError("a quantity is a text or a number")
+        raise ValueError("must be a quantity, as a string or a number")
     return _quantity(str(value))
 
 

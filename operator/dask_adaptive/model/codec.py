@@ -50,7 +50,7 @@ class InvalidPolicy(ValueError):
         every = (p if isinstance(p, Problem) else Problem("", p) for p in problems)
         self.problems = tuple(dict.fromkeys(every))
         left = len(self.problems) - MAX_SHOWN
-        more = [f"and {left} problems more"] if left > 0 else []
+        more = [f"and {left} more"] if left > 0 else []
         super().__init__("\n".join([*map(str, self.problems[:MAX_SHOWN]), *more]))
 
 
@@ -193,7 +193,7 @@ def cut(text: str) -> str:
 
 
 _SCALARS: Mapping[Any, Kind] = {
-    str: Kind(_text, "must be a text", 0, cut, schema={"type": "string"}),
+    str: Kind(_text, "must be a string", 0, cut, schema={"type": "string"}),
     bool: Kind(_flag, schema={"type": "boolean"}),
     int: Kind(
         whole(), "must be a whole number", 0, round, schema={"type": "integer", "format": "int32"}
@@ -365,7 +365,7 @@ class _Reading:
         keys = listed.keys(node)
         for i, key in enumerate(keys):
             if key is not None and key in keys[:i]:
-                self.problems.append(Problem(f"{path}[{i}]", f"{key} is there twice"))
+                self.problems.append(Problem(f"{path}[{i}]", f"{key} is given twice"))
         for i, one in enumerate(node):
             if (value := self.read(shape, one, f"{path}[{i}]")) is not _NOTHING:
                 yield value

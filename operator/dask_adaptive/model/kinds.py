@@ -75,7 +75,7 @@ def _tolerance(value: Any) -> float:
 
 def _glob(value: Any) -> str:
     if not isinstance(value, str) or not value:
-        raise ValueError("must be a non-empty text")
+        raise ValueError("must be a non-empty string")
     if _REGULAR.search(value):
         raise ValueError(_NO_GLOB)
     if "*" not in value:

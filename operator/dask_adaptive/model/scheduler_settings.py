@@ -140,7 +140,7 @@ def _settings(node: Mapping[Any, Any], above: Path) -> Iterator[Setting | Proble
     for key, value in node.items():
         where = "".join(f".{part}" for part in above)
         if not isinstance(key, str):
-            yield Problem(where, f'the key {key!r} must be a text: write "{key}"')
+            yield Problem(where, f'the key {key!r} must be a string: write "{key}"')
             continue
         parts = (*above, key) if above else tuple(key.split("."))
         if not all(part.strip() and part.isprintable() for part in parts):
@@ -170,7 +170,7 @@ def _frozen(value: Any, depth: int = 0) -> Value:
     if isinstance(value, float) and math.isfinite(value):
         return value
     raise ValueError(
-        f"{value!s:.80} can't be sent to a scheduler; write a text (in quotes), a number,"
+        f"{value!s:.80} can't be sent to a scheduler; write a string in quotes, a number,"
         " true, false, null, a list or an object"
     )
 

@@ -144,7 +144,7 @@ async def test_a_conflict_is_looked_into_though_versions_went_back() -> None:
     platform = KubePlatform(
         KEY, api=api, world=world, wall_clock=lambda: ko.CREATED_AT, manual_max_s=lambda: 0.0
     )
-    with pytest.raises(PlatformError, match="somebody else"):
+    with pytest.raises(PlatformError, match="another client"):
         await platform.set_replicas("etl-default", 4)
     await platform.set_replicas("etl-default", 4)
 

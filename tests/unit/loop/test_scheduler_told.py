@@ -127,4 +127,5 @@ def test_what_becomes_bad_or_good_is_told_once(kind: str, reason: Reason) -> Non
     assert [[(EventType.WARNING, reason)], [], [(EventType.NORMAL, Reason.RECONCILED)]] == [
         [(event.type, event.reason) for event in events] for events in told
     ]
-    assert [f"{kind}: said", f"{kind} again"] == [e.message for events in told for e in events]
+    said = [event.message for events in told for event in events]
+    assert [f"{kind}: said", f"{kind} is true again"] == said

@@ -281,4 +281,4 @@ def test_all_problems_are_found_at_once() -> None:
         "spec.workerGroups[1].priority", "spec.schedules[0].cron", "spec.schedules[0].duration",
     } == {p.path for p in caught.value.problems}  # fmt: skip
     lines = str(caught.value).splitlines()
-    assert (11, "and 3 problems more") == (len(lines), lines[-1])
+    assert (11, "and 3 more") == (len(lines), lines[-1])
