@@ -120,7 +120,7 @@ def _settle(
     # (docs/explanation/decisions.md): wait until each deletion is seen.
     if is_deleting(context, workers) or any(isinstance(a, Delete) for a in actions):
         return ()
-    message = f"{counted(workers.present, 'worker')} there, {workers.replicas} requested"
+    message = f"{counted(workers.present, 'worker')} present, {workers.replicas} requested"
     return (SetReplicas(workers.name, workers.present, Reason.REPLICAS_CORRECTED, message),)
 
 
@@ -145,11 +145,11 @@ def scale_up(
         rise = SetReplicas(workers.name, goal, reason, message)
         return Adjustment(reason, message, (*back, rise))
     if is_creating(context, workers) or is_deleting(context, workers):
-        return Adjustment(Reason.SETTLING, f"{workers.gap} requested are yet to come", back)
+        return Adjustment(Reason.SETTLING, f"{workers.gap} more not created yet", back)
     # Upstream acts only on changes of `replicas`. Here the number is at or above the goal, yet
     # upstream is idle: correct it first, so that the next pass can raise it.
     number = goal if goal < workers.replicas else workers.present
-    known = f"{counted(workers.present, 'worker')} there, {workers.replicas} requested"
+    known = f"{counted(workers.present, 'worker')} present, {workers.replicas} requested"
     fix = SetReplicas(workers.name, number, Reason.REPLICAS_CORRECTED, f"{known}, {goal} needed")
     return Adjustment(reason, message, (*back, fix))
 
@@ -172,7 +172,7 @@ def _called_back(workers: GroupWorkers, missing: int) -> tuple[Cancel, ...]:
     # Most data first: these are the most expensive to lose and the furthest from done.
     order = sorted(workers.recallable, key=lambda w: (-w.process.sole_bytes, w.name))
     return tuple(
-        Cancel(w.name, w.dask_names, Reason.WANTED_AGAIN, "wanted again before it had left")
+        Cancel(w.name, w.dask_names, Reason.WANTED_AGAIN, "needed again before it had left")
         for w in order[:missing]
     )
 
