@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from dask_adaptive.backoff import end
 from dask_adaptive.controller.lease import Timing, lease_name
+from dask_adaptive.kube.api import PODS
 from dask_adaptive.model.policy import DEFAULT_CONTROLLER
 from support.kube_bodies import autoscaler, policy
 from support.kube_operator import Team, until
@@ -97,6 +99,17 @@ async def test_of_two_operators_of_one_name_one_serves_until_it_has_gone(team: T
             await until(lambda: team.replicas() == 3)
     lease = team.kubectl.json("get", "lease", lease_name(DEFAULT_CONTROLLER))
     assert "" == lease["spec"].get("holderIdentity", ""), "whoever ends gives it back"
+
+
+async def test_a_busy_operator_keeps_its_lease(team: Team) -> None:
+    timing = Timing(duration_s=5.0, renew_deadline_s=3.0, retry_s=0.5)
+    async with team.served(timing=timing) as operator:
+        await until(lambda: operator._lease.is_leader)
+        endless = (team.api.text(PODS.path(team.namespace), {"watch": "1"}) for _ in range(64))
+        waiting = asyncio.gather(*endless, return_exceptions=True)
+        await asyncio.sleep(timing.renew_deadline_s + 0.5)
+        operator._lease.check()
+        await end([waiting])
 
 
 async def test_of_two_operators_of_two_names_one_makes_the_policy_and_serves_it(team: Team) -> None:

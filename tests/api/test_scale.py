@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
@@ -17,6 +16,7 @@ from bench.scale.schedulers import Farm
 from bench.scale.seed import seed_clusters
 from bench.scale.simulated import SimulatedScheduler
 from bench.scale.upstream import Upstream
+from dask_adaptive.backoff import end
 from dask_adaptive.kube.api import KubeApi
 from dask_adaptive.scheduler.link import connect
 from dask_adaptive_agent import wire
@@ -61,9 +61,7 @@ async def scene(api: KubeApi, kubectl: Kubectl) -> AsyncIterator[Scene]:
     await seed_clusters(api, made.clusters, policy=policy)
     playing = asyncio.create_task(made.upstream.run(kubectl.namespace))
     yield made
-    playing.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await playing
+    await end([playing])
     await made.farm.close()
 
 

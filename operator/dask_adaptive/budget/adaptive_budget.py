@@ -114,9 +114,6 @@ class ShareRule:
     #: guarantee.
     priority: Priority = 0
 
-    def is_for(self, namespace: str, name: str) -> bool:
-        return self.namespace == namespace and self.cluster in ("", name)
-
 
 @dataclass(frozen=True, slots=True)
 class Reclaim:
@@ -167,8 +164,8 @@ class AdaptiveBudget:
         return is_within and self.namespace_selector.selects(labels)
 
     def rule_for(self, namespace: str, name: str) -> ShareRule:
-        found = (rule for rule in self.shares if rule.is_for(namespace, name))
-        return next(found, ShareRule(namespace))
+        own = (rule for rule in self.shares if rule.namespace == namespace)
+        return next((rule for rule in own if rule.cluster in ("", name)), ShareRule(namespace))
 
     def checks(self) -> Iterator[Check]:
         if self.namespaces == ():

@@ -49,14 +49,17 @@ class FollowingLink:
     """
     A `SchedulerLink` that follows changes of its cluster: address, certificate, consent to the
     agent. If an object refuses the agent, the answer names that object.
+
+    Args:
+        check: Called before each request that changes something; it may raise a `LinkError`.
     """
 
     def __init__(
         self, key: ClusterKey, *, world: World, routes: Routes, consent: Consent,
-        connect: Connect = connect,
+        connect: Connect = connect, check: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         self._key, self._world, self._routes = key, world, routes
-        self._consent, self._connect = consent, connect
+        self._consent, self._connect, self._check = consent, connect, check
         self._link: ClosableLink | None = None
         self._made_for: tuple[Route, bool] | None = None
 
@@ -114,6 +117,7 @@ class FollowingLink:
 
     async def _same(self) -> ClosableLink:
         """Return the link to the observed scheduler, which the decisions are about."""
+        self._check()
         if self._made_for is None:
             raise LinkError("the scheduler has not been reached yet")
         return await self._follow(*self._made_for)
@@ -179,7 +183,7 @@ class Composer:
         )
         link = FollowingLink(
             policy.key, world=self._world, routes=self._routes, consent=self._consent,
-            connect=self._connect,
+            connect=self._connect, check=self._api.check,
         )  # fmt: skip
         ports = Ports(
             platform=platform,

@@ -4,11 +4,14 @@ replicas or separate releases, only one acts.
 
 Another node's clock is never read: a lease has expired once it was not renewed for its duration
 by our own monotonic clock. A holder that cannot renew gives up earlier, so two never act at once.
+A busy holder does not: its renewals wait for no other calls, and a late answer to one counts, since
+the API server accepts it only if nobody else has held the lease meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import time
@@ -16,7 +19,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from dask_adaptive.backoff import end
+from dask_adaptive.backoff import end, until_one_ends
 from dask_adaptive.kube import api as kube
 from dask_adaptive.kube.api import Json, KubeApi, KubeError
 from dask_adaptive.kube.objects import parse_meta
@@ -57,7 +60,7 @@ class LeaderLease:
         self, api: KubeApi, *, namespace: str, controller: str, identity: str,
         lead: Callable[[], Awaitable[None]], timing: Timing,
     ) -> None:  # fmt: skip
-        self._api, self._namespace, self._identity = api, namespace, identity
+        self._api, self._namespace, self._identity = api.apart(), namespace, identity
         self._lead, self._timing = lead, timing
         self._name = lease_name(controller)
         self._path = kube.LEASES.path(namespace, self._name)
@@ -102,39 +105,24 @@ class LeaderLease:
             logger.info("This replica no longer leads", extra={"identity": self._identity})
 
     async def _renew_until_lost(self, leading: asyncio.Future[None]) -> None:
-        while not self._is_late():
+        is_held = True
+        while is_held:
             done, _ = await asyncio.wait({leading}, timeout=self._timing.retry_s)
             if done:
                 leading.result()  # its error ends the process: better a restart than no leader
                 return
             left_s = self._renewed_at + self._timing.renew_deadline_s - time.monotonic()
-            try:
-                async with asyncio.timeout(max(left_s, 0.1)):
-                    await self._try_to_hold()
-            except TimeoutError:
-                continue
-            if self._lease is None:
-                self.is_leader = False
-                return  # another operator holds it
+            # This takes an answer that a late loop finds together with the end of the sleep. An
+            # attempt that itself comes late is short; until it succeeds, `check` lets nobody act.
+            rest = asyncio.sleep(max(left_s, self._timing.retry_s))
+            await until_one_ends(self._try_to_hold(), rest)
+            is_held = self._lease is not None and not self._is_late()
 
     async def _try_to_hold(self) -> bool:
         """Take or renew the lease; False: another holds it (`_lease` is None), or no answer."""
         requested_at = time.monotonic()
         try:
-            try:
-                current = await self._api.get(self._path)
-            except kube.NotFound:
-                meta = {"name": self._name, "namespace": self._namespace}
-                new = {**kube.LEASES.head, "metadata": meta, "spec": self._spec({})}
-                self._lease = await self._api.create(kube.LEASES.path(self._namespace), new)
-            else:
-                self._see(current)
-                if not self._may_take(current):
-                    self._lease = None
-                    return False
-                spec = self._spec(current["spec"])
-                self._lease = await self._api.replace(self._path, {**current, "spec": spec})
-            self._see(self._lease)
+            self._lease = await self._held()
         except WentBack:
             raise
         except (kube.Conflict, kube.AlreadyExists):
@@ -142,8 +130,30 @@ class LeaderLease:
         except KubeError as exc:
             logger.warning("Can't renew the lease: %s", exc)
             return False
+        if self._lease is None:
+            self.is_leader = False
+            return False
+        self._see(self._lease)
         self._renewed_at = requested_at
         return True
+
+    async def _held(self) -> Json | None:
+        """Return the lease as written now; None: another operator holds it."""
+        if self.is_leader and self._lease is not None:
+            with contextlib.suppress(kube.Conflict, kube.NotFound):  # somebody has changed it
+                return await self._replace(self._lease)
+        try:
+            current = await self._api.get(self._path)
+        except kube.NotFound:
+            meta = {"name": self._name, "namespace": self._namespace}
+            new = {**kube.LEASES.head, "metadata": meta, "spec": self._spec({})}
+            return await self._api.create(kube.LEASES.path(self._namespace), new)
+        self._see(current)
+        return await self._replace(current) if self._may_take(current) else None
+
+    async def _replace(self, current: Json) -> Json:
+        spec = self._spec(current.get("spec") or {})
+        return await self._api.replace(self._path, {**current, "spec": spec})
 
     def _see(self, lease: Json) -> None:
         """

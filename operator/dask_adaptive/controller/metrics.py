@@ -247,11 +247,6 @@ def _reliefs(result: PassResult) -> _Series:
     return {(_known(r.name, wire.RELIEFS), _known(r.state, _RELIEF_STATES)): 1 for r in rows}
 
 
-def _serialize_share(result: PassResult) -> _Series:
-    cost = result.observed.scheduler.serialized
-    return {(): cost.share} if cost else {}
-
-
 class _OfClusters(NamedTuple):
     text: str
     labels: tuple[str, ...]  # after the cluster's
@@ -302,6 +297,6 @@ _OF_CLUSTERS = {
     "serialize_share": _OfClusters(
         "Fraction of a scheduler's CPU time spent serializing tasks in the last minute",
         (),
-        _serialize_share,
+        lambda r: {(): cost.share} if (cost := r.observed.scheduler.serialized) else {},
     ),
 }

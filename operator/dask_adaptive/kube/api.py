@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import msgspec
 
 from dask_adaptive import DOMAIN
-from dask_adaptive.loop.ports import PlatformError
+from dask_adaptive.loop.ports import LinkError, PlatformError
 
 
 class Resource(NamedTuple):
@@ -63,11 +63,8 @@ class Resource(NamedTuple):
     def path(self, namespace: str | None = None, name: str = "", subresource: str = "") -> str:
         """The URL path of a collection, of an object, or of its subresource."""
         root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
-        parts = [root]
-        if namespace is not None:
-            parts += ["namespaces", namespace]
-        parts += [p for p in (self.plural, name, subresource) if p]
-        return "/".join(parts)
+        within = "" if namespace is None else f"namespaces/{namespace}"
+        return "/".join(filter(None, (root, within, self.plural, name, subresource)))
 
 
 DASK = "kubernetes.dask.org"
@@ -112,7 +109,8 @@ class ApiUnreachable(KubeError): ...
 class Throttled(ApiUnreachable): ...
 
 
-class NotLeading(KubeError): ...
+class NotLeading(KubeError, LinkError):
+    """Another replica acts by now; this one asks nothing of schedulers, either."""
 
 
 class Unauthorized(KubeError): ...
@@ -150,10 +148,8 @@ _MOST_AFTER_S = 120.0
 def error_of(status: int, body: str, request: str, retry_after: str = "") -> KubeError:
     """Turn an answer of 4xx or 5xx into an error by who can fix it."""
     try:
-        answer = json.loads(body)
+        answer = msgspec.json.decode(body, type=dict[str, Any])
     except ValueError:
-        answer = {}
-    if not isinstance(answer, dict):
         answer = {}
     text = str(answer.get("message") or body.strip()[:200] or f"status {status}")
     kind = _BY_STATUS.get(status, ApiUnreachable)
@@ -223,12 +219,18 @@ class KubeApi:
         self._rate = rate
         self._calls = asyncio.Semaphore(_AT_ONCE)
         self._pages = asyncio.Semaphore(_PAGES_AT_ONCE)
-        self._check: Callable[[], None] = lambda: None
+        self.check: Callable[[], None] = lambda: None  # called before each write
 
     def checked(self, check: Callable[[], None]) -> KubeApi:
         """Return the same connection, calling `check` before each write; it may raise."""
         api = copy.copy(self)
-        api._check = check
+        api.check = check
+        return api
+
+    def apart(self) -> KubeApi:
+        """Return the same connection, for calls that never wait for those of others."""
+        api = copy.copy(self)
+        api._rate, api._calls = None, asyncio.Semaphore(_AT_ONCE)
         return api
 
     @classmethod
@@ -408,7 +410,7 @@ class KubeApi:
             await self._rate.wait()
         async with self._calls:
             if method != "GET":
-                self._check()  # we may have waited
+                self.check()  # we may have waited
             async with self._in_time(request):
                 answer = await self._opened(method, path, query, body, how, self._timeout_s)
                 text: bytes = await answer.read()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dask_adaptive.backoff import begun_anew
+from dask_adaptive.backoff import begun_anew, end
 from dask_adaptive.kube.api import ApiUnreachable
 from support.tables import table
 
@@ -46,8 +46,7 @@ async def test_waits_grow_and_the_api_server_may_ask_for_more() -> None:
     task = asyncio.create_task(begun_anew("the part", run, first_s=0.01, longest_s=0.01))
     await asyncio.sleep(0.1)
     assert 1 == len(left)
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    await end([task])
 
 
 @pytest.mark.parametrize("raised", [None, ValueError("at its end")])

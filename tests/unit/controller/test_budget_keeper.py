@@ -13,6 +13,7 @@ from dask_adaptive.kube.api import KubeError, NotFound
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.plan import Claimed
 from support import kube_objects as ko
+from support.tables import table
 from support.worlds import facts
 
 SIX = {"limits": {"workers": 6}, "reclaim": {"after": "0s"}}
@@ -185,16 +186,6 @@ async def test_a_budget_of_another_operator_limits_nobody_here() -> None:
     assert (None, []) == (stage.allowed(A), stage.written)
 
 
-async def test_a_budget_in_a_namespace_names_no_other() -> None:
-    body = budget({**SIX, "namespaces": ["other"]})
-    body["metadata"]["namespace"] = "ns"
-    stage = Stage(body, *cluster("a", 9))
-    await stage.pass_()
-
-    assert stage.allowed(A) is None
-    assert "spec.namespaces: may only name ns" in str(stage.written)
-
-
 async def test_it_is_written_on_news_and_not_all_the_time() -> None:
     stage = Stage(budget(), *cluster("a", 1))
     for needed, expected in ((1, 1), (2, 1), (2, 2), (2, 2)):
@@ -215,18 +206,6 @@ async def test_since_when_one_waits() -> None:
     assert [{"a": None, "b": "2026-02-01T00:01:40Z"}] * 2 == since
 
 
-async def test_a_budget_that_is_made_anew_has_its_status_again() -> None:
-    stage = Stage(budget(), *cluster("a", 1))
-    await stage.pass_()
-    stage.world.take(ko.KIND["AdaptiveBudget"], "DELETED", budget())
-    another = budget()
-    another["metadata"]["uid"] = "another"
-    stage.world.take(ko.KIND["AdaptiveBudget"], None, another)
-    await stage.pass_()
-
-    assert 2 == len(stage.written)
-
-
 @pytest.mark.parametrize("error", [NotFound("gone"), KubeError("busy")])
 async def test_what_cannot_be_written_is_tried_again(error: KubeError) -> None:
     stage = Stage(budget(), *cluster("a", 1))
@@ -241,14 +220,23 @@ async def test_what_cannot_be_written_is_tried_again(error: KubeError) -> None:
     assert 1 == len(stage.written)
 
 
-async def test_a_spec_that_makes_no_sense_limits_nobody() -> None:
-    stage = Stage(budget({"limits": {"cpu": "many"}}), *cluster("a", 1))
+@table(
+    "namespace, spec, why",
+    many=("", {"limits": {"cpu": "many"}}, "spec.limits: must name"),
+    others=("ns", {**SIX, "namespaces": ["other"]}, "spec.namespaces: may only name ns"),
+)
+async def test_a_spec_that_makes_no_sense_limits_nobody(
+    namespace: str, spec: dict[str, Any], why: str
+) -> None:
+    body = budget(spec)
+    body["metadata"]["namespace"] = namespace
+    stage = Stage(body, *cluster("a", 1))
     await stage.pass_()
     ((condition,),) = (status["conditions"] for status in stage.written)
 
     assert stage.allowed(A) is None
     assert ("False", "InvalidSpec") == (condition["status"], condition["reason"])
-    assert condition["message"].startswith("spec.limits: must name")
+    assert condition["message"].startswith(why)
 
 
 LONG_AGO = "2026-01-01T00:00:00Z"
@@ -320,19 +308,20 @@ async def test_a_status_keeps_nothing_of_another_spec() -> None:
         assert (1 if held else None) == status["heldWorkers"]
 
 
-async def test_one_of_the_same_name_knows_nothing_of_who_waited_before() -> None:
+@pytest.mark.parametrize(("later_s", "at"), [(0, "01"), (86_400, "02")])
+async def test_one_of_the_same_name_has_a_status_of_its_own(later_s: float, at: str) -> None:
     stage = wanting(budget(), *cluster("a", 6), *cluster("b", 0), b=6)
     await stage.pass_()
     stage.world.take(ko.KIND["AdaptiveBudget"], "DELETED", budget())
-    stage.now += 86_400
+    stage.now += later_s
     await stage.pass_()
     another = budget()
     another["metadata"]["uid"] = "another"
     stage.world.take(ko.KIND["AdaptiveBudget"], None, another)
     await stage.pass_()
-    since = {g["cluster"]: g.get("waitingSince") for g in stage.written[-1]["groups"]}
+    since = {g["cluster"]: g.get("waitingSince") for g in stage.written[1]["groups"]}
 
-    assert "2026-02-02T00:01:40Z" == since["b"]
+    assert f"2026-02-{at}T00:01:40Z" == since["b"]
 
 
 def test_a_group_that_is_not_there_wants_nothing() -> None:

@@ -7,9 +7,11 @@ import contextlib
 import dataclasses
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
+from dask_adaptive.backoff import end
 from dask_adaptive.controller.compose import FollowingLink
 from dask_adaptive.controller.metrics import Metrics
 from dask_adaptive.controller.visits import (
@@ -20,7 +22,7 @@ from dask_adaptive.controller.visits import (
     Visits,
 )
 from dask_adaptive.kube.agent_config import Consent
-from dask_adaptive.kube.api import ApiUnreachable, KubeError
+from dask_adaptive.kube.api import ApiUnreachable, KubeError, NotLeading
 from dask_adaptive.kube.cache.world import World
 from dask_adaptive.kube.objects import PolicyObject
 from dask_adaptive.kube.route import Routes
@@ -250,8 +252,7 @@ async def test_a_policy_that_is_visited_no_more_is_not_ready(
         assert overdue == metrics.registry.get_sample_value("dask_adaptive_overdue_policies")
         told = [(c.type, c.status, c.reason) for c in stage.told if isinstance(c, Condition)]
         assert [(READY, False, Reason.ACTION_FAILED)] * overdue == told
-        watching.cancel()
-        await asyncio.gather(watching, return_exceptions=True)
+        await end([watching])
     assert 0 == metrics.registry.get_sample_value("dask_adaptive_overdue_policies")
 
 
@@ -269,8 +270,7 @@ async def test_who_is_to_rest_for_long_is_not_overdue(rest_s: float, later_s: fl
     assert not visits.is_overdue()
     now += rest_s
     assert visits.is_overdue()
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    await end([task])
 
 
 async def test_the_link_follows_the_scheduler_and_what_people_want() -> None:
@@ -302,6 +302,9 @@ async def test_the_link_follows_the_scheduler_and_what_people_want() -> None:
     ] == made
     assert Reason.INJECTION_REFUSED is seen.problem
     assert "DaskCluster etl is annotated" in seen.message
+    link._check = Mock(side_effect=NotLeading("another replica acts"))
+    with pytest.raises(NotLeading):
+        await link.cancel([])
 
 
 class Stubborn(Stage):
