@@ -26,7 +26,7 @@ RUN /opt/build/bin/pip wheel --no-cache-dir --quiet --no-deps --no-build-isolati
 
 FROM ${BASE_IMAGE}
 LABEL org.opencontainers.image.title=dask-adaptive \
-      org.opencontainers.image.description="Adaptive scaling for Dask on Kubernetes in which no work is ever redone" \
+      org.opencontainers.image.description="Adaptive scaling for Dask on Kubernetes that reruns no task because of a scaling decision" \
       org.opencontainers.image.licenses=BSD-3-Clause
 COPY --from=dependencies /opt/venv /opt/venv
 COPY --from=ours /ours /
