@@ -12,7 +12,7 @@ import heapq
 import math
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
-from operator import mul
+from operator import le, mul
 from typing import NamedTuple
 
 #: Halvings of the level up to which all are filled at once; what is left is given one by one.
@@ -49,10 +49,13 @@ def share(
         limits: By resource.
         borrowing: Whether a claim may have more than its weight's part while others leave theirs.
     """
+    fair = [claim.want for claim in claims]
+    taken = [sum(c.size[r] * c.want for c in claims) for r in range(len(limits))]
+    if borrowing and all(map(le, taken, limits)):
+        return tuple(fair)  # the usual case, and the rest takes much longer
     parties = defaultdict[Hashable, list[int]](list)
     for i, claim in enumerate(claims):
         parties[i if claim.party is None else claim.party].append(i)
-    fair = [claim.want for claim in claims]
     if len(parties) < len(claims):
         claims, fair = _parted(claims, list(parties.values()), limits, borrowing)
         most = [claim.want for claim in claims] if borrowing else fair

@@ -221,7 +221,6 @@ class SimulatedScheduler:
             "state": self._state(worker),
             "reason": worker.reason,
             "left_ms": 900_000,
-            "name": worker.name,
             "message": "its data is being moved",
         }
 
