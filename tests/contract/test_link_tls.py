@@ -87,14 +87,14 @@ async def _until_pinned(reader: ReadOnlyLink) -> None:
 
 @pytest.mark.parametrize("protocol", ["ws", "wss"])
 def test_websockets_are_refused_with_what_to_do(protocol: str) -> None:
-    with pytest.raises(LinkError, match="only tcp:// and tls:// are spoken"):
+    with pytest.raises(LinkError, match="only tcp:// and tls:// are supported"):
         connect(f"{protocol}://10.0.0.7:8786")
 
 
 WRONG = {
-    "its certificate is no good": (OURS.tls(), OTHERS.tls()),
+    "its certificate is not valid": (OURS.tls(), OTHERS.tls()),
     "certificate has expired": (OURS.tls(expired=True), OURS.tls()),
-    "it refuses the Secret's certificate": (OURS.tls(), OTHERS.tls(trusted=OURS)),
+    "it rejects the Secret's certificate": (OURS.tls(), OTHERS.tls(trusted=OURS)),
     "certificate expired": (OURS.tls(), OURS.tls(expired=True)),
 }
 
@@ -126,7 +126,7 @@ async def test_a_scheduler_that_takes_tls_only_is_not_reached_without() -> None:
     assert Reason.SCHEDULER_UNREACHABLE is seen.problem
     # Older releases of Dask wait for a handshake, as a scheduler does that is busy.
     is_silent = "did not answer adaptive_hello within 5 s" in seen.message
-    assert is_silent or "TLS only, set spec.scheduler.tls.secretName" in seen.message
+    assert is_silent or "only TLS, set spec.scheduler.tls.secretName" in seen.message
 
 
 async def test_a_scheduler_without_tls_is_told_from_a_bad_certificate() -> None:

@@ -59,7 +59,7 @@ async def test_certificates_are_renewed_at_run_time_and_told_of_when_wrong(
     await _replace(c, authority.tls(expired=True))
     await c.until(lambda: _tls_failed(c, "expired at"), "an expired certificate is told")
     await _replace(c, Authority().tls(trusted=authority))
-    await c.until(lambda: _tls_failed(c, "refuses the Secret's certificate"), "so is a stranger's")
+    await c.until(lambda: _tls_failed(c, "rejects the Secret's certificate"), "so is a stranger's")
     await c.kubectl("delete", "secret", NAME)
     await c.until(lambda: _tls_failed(c, f"there is no Secret {c.namespace}/{NAME}"), "none at all")
     await c.edit(scheduler={"tls": {"secretName": "unknown-to-the-chart"}})
