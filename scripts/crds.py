@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING
 from pathlib import Path
 from typing import Any, get_origin
@@ -31,6 +32,7 @@ from dask_adaptive.model.codec import (
 
 ROOT = Path(__file__).resolve().parents[1]
 CRDS = ROOT / "helm/dask-adaptive-operator/files/crds"
+JSON_SCHEMAS = ROOT / "manifests/schemas"
 
 Schema = dict[str, Any]
 
@@ -38,13 +40,21 @@ Schema = dict[str, Any]
 TOLD = re.compile(r"Default |\(default\)")
 
 RULES = "x-kubernetes-validations"
+
+#: What a rule begins with that a pattern can say, too.
+PATTERN = re.compile(
+    r"(self == '(?P<word>\w+)' \|\| )?self\.matches\('(?P<pattern>.+?)'\)(?= &&|$)"
+)
 MADE = "# Made by scripts/sync_chart.py from {models} and {source}. Edit these.\n"
 
 
 def made() -> dict[Path, Callable[[], str]]:
-    """Functions that return the text of a CRD, by its place in the chart."""
-    sources = sorted((ROOT / "scripts/crds").glob("*.yaml"))
-    return {CRDS / source.name: Crd(source).text for source in sources}
+    """Functions that return the text of each CRD and of its JSON schema, by file."""
+    files: dict[Path, Callable[[], str]] = {}
+    for source in sorted((ROOT / "scripts/crds").glob("*.yaml")):
+        crd = Crd(source)
+        files |= {CRDS / source.name: crd.text, JSON_SCHEMAS / crd.schema_name: crd.json_schema}
+    return files
 
 
 class _InFull(yaml.SafeDumper):
@@ -60,18 +70,33 @@ class Crd:
     def __init__(self, source: Path) -> None:
         self._source, self._part = source, ""
         self._head, self._besides = yaml.safe_load_all(source.read_text())
+        if cut := sorted(without_value(self._head)):
+            raise ValueError(f"{source}: put the text before {cut[0]!r} in quotes; a comma ends it")
+        self._kind = self._head["spec"]["names"]["kind"]
+        self._version = self._head["spec"]["versions"][0]
+        #: As kubeconform and the catalogues of schemas name it.
+        self.schema_name = f"{self._kind.lower()}_{self._version['name']}.json"
+        self._models = list[str]()
+        properties = self._version["schema"]["openAPIV3Schema"]["properties"]
+        for self._part in ("spec", "status"):
+            named = properties[self._part]
+            module, name = named.rsplit(".", 1)
+            properties[self._part] = self._object(getattr(importlib.import_module(module), name))
+            self._models.append(named)
+
+    def json_schema(self) -> str:
+        """The schema for editors and kubeconform, which know no rules and no other kind."""
+        schema = as_json_schema(self._version["schema"]["openAPIV3Schema"])
+        version = f"{self._head['spec']['group']}/{self._version['name']}"
+        schema["properties"]["apiVersion"]["enum"] = [version]
+        schema["properties"]["kind"]["enum"] = [self._kind]
+        schema["required"] = ["apiVersion", "kind", *schema["required"]]
+        draft = {"$schema": "http://json-schema.org/draft-04/schema#"}
+        return json.dumps(draft | schema, indent=1, ensure_ascii=False) + "\n"
 
     def text(self) -> str:
-        schema = self._head["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-        models = []
-        for self._part in ("spec", "status"):
-            named = schema["properties"][self._part]
-            if isinstance(named, str):
-                module, name = named.rsplit(".", 1)
-                cls = getattr(importlib.import_module(module), name)
-                schema["properties"][self._part] = self._object(cls)
-                models.append(named)
-        made = MADE.format(models=" and ".join(models), source=self._source.relative_to(ROOT))
+        models = " and ".join(self._models)
+        made = MADE.format(models=models, source=self._source.relative_to(ROOT))
         return made + yaml.dump(
             self._head, Dumper=_InFull, sort_keys=False, width=120, allow_unicode=True
         )
@@ -127,6 +152,32 @@ class Crd:
         for mark in shape.marks:
             schema = of_mark(mark, schema) if isinstance(mark, Must) else schema
         return schema
+
+
+def without_value(node: Any) -> Iterator[str]:
+    """Keys without a value, such as the rest of a text that YAML's {a: text, rest} cuts."""
+    if isinstance(node, list):
+        node = dict(enumerate(node))
+    for key, value in node.items() if isinstance(node, dict) else ():
+        yield from [str(key)] if value is None else without_value(value)
+
+
+def as_json_schema(schema: Schema) -> Schema:
+    """Convert a schema of Kubernetes: unknown fields are refused, as kubectl does."""
+    made = {key: value for key, value in schema.items() if not key.startswith("x-kubernetes-")}
+    if "x-kubernetes-int-or-string" in schema:
+        made["type"] = ["integer", "string"]
+    for rule in schema.get(RULES, ()):
+        if found := PATTERN.match(rule["rule"]):
+            word = f"^{found['word']}$|" if found["word"] else ""
+            made["pattern"] = word + found["pattern"].replace("\\\\", "\\")
+    if "properties" in made:
+        made["properties"] = {key: as_json_schema(one) for key, one in made["properties"].items()}
+        made["additionalProperties"] = "x-kubernetes-preserve-unknown-fields" in schema
+    for key in ("items", "additionalProperties"):
+        if isinstance(made.get(key), dict):
+            made[key] = as_json_schema(made[key])
+    return made
 
 
 def of_mark(mark: Kind | Must, schema: Schema) -> Schema:

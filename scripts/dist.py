@@ -144,12 +144,17 @@ def wheels(release: Release) -> None:
 
 
 def chart(release: Release) -> None:
-    """The chart, packed again because `helm package` writes the time into it."""
+    """
+    The chart, packed again because `helm package` writes the time into it, and the JSON schemas of
+    its CRDs.
+    """
     words = ["package", release.source / CHART, "--destination", release.work]
     packed = Path(run(tool("helm"), *words).strip().rpartition(": ")[2])
     unpacked = release.work / "chart"
     unpack(packed, unpacked)
     write_tar(unpacked, release.out / packed.name, release.epoch)
+    for schema in (release.source / "manifests/schemas").iterdir():
+        shutil.copy(schema, release.out)
 
 
 def plugin(release: Release) -> None:

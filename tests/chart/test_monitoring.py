@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -150,16 +149,11 @@ def test_all_of_it_on_demand() -> None:
     assert json.loads(DASHBOARD.read_text()) == json.loads(dashboard["data"]["dask-adaptive.json"])
 
 
-def test_a_pod_monitor_instead_and_never_both() -> None:
+def test_a_pod_monitor_instead() -> None:
     made = rendered("--set", "monitoring.podMonitor.enabled=true")
     labels = made["Deployment", NAME]["spec"]["template"]["metadata"]["labels"]
     selector = made["PodMonitor", NAME]["spec"]["selector"]["matchLabels"]
     assert selector.items() <= labels.items()
-
-    both = "monitoring.podMonitor.enabled=true,monitoring.serviceMonitor.enabled=true"
-    with pytest.raises(subprocess.CalledProcessError) as caught:
-        rendered("--set", both)
-    assert "enable one" in caught.value.stderr
 
 
 def _rules() -> list[dict[str, Any]]:

@@ -137,26 +137,12 @@ def test_a_monitor_replaces_the_annotations_for_prometheus() -> None:
         assert "annotations" not in deployment["spec"]["template"]["metadata"]
 
 
-def refused(values: dict[str, Any]) -> str:
-    with pytest.raises(subprocess.CalledProcessError) as caught:
-        template(values)
-    return str(caught.value.stderr)
-
-
 @pytest.mark.parametrize(("value", "words"), _CASES["wrong"].items())
 def test_wrong_values_are_refused(value: str, words: str) -> None:
     with pytest.raises(subprocess.CalledProcessError) as refused:
         helm_template("--set", value)
 
     assert words in refused.value.stderr
-
-
-def test_an_image_is_needed_and_the_refusal_says_how_to_get_one() -> None:
-    said = refused({"image": {"repository": ""}})
-
-    assert "image.repository is not set" in said
-    assert "docker build" in said
-    assert "--set image.repository=" in said
 
 
 @pytest.mark.parametrize(
