@@ -31,7 +31,7 @@ COMMAND = ("dask-adaptive", "rehearse", "manifests/examples/policy.yaml")
 DULL = re.compile(r"^ *[\d.]+ s +(workers: \d|scheduler at|dashboard at)")
 
 #: A page that shows more of these shows more of what there is.
-WANTED = ("LoadIncreased", "Underutilized", "shuffle", "client", "draining", "drained", "may go")
+WANTED = ("LoadIncreased", "Underutilized", "shuffle", "client", "draining", "drained", "may leave")
 
 #: With more columns the text is too small on a telephone.
 COLUMNS = 76
