@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.chromium import Tab, tab
+from support.chromium import tab
 
 SITE = Path(__file__).parents[2] / "site"
 PHONE = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
@@ -46,16 +46,12 @@ async def test_no_page_is_wider_than_a_phone(
     async with tab(browser, tmp_path / "profile") as page:
         await page.call("Emulation.setDeviceMetricsOverride", **PHONE)
         for one in pages:
-            await _open(page, one)
+            await page.open(one.as_uri())
+            ready = f"document.readyState === 'complete' && location.href === '{one.as_uri()}'"
+            while not await page.run(ready):
+                await asyncio.sleep(0.05)
             width = await page.run("document.documentElement.scrollWidth")
             if width > PHONE["width"] or await page.run(TOO_WIDE):
                 wide[str(one.relative_to(SITE))] = width
 
     assert {} == wide
-
-
-async def _open(page: Tab, path: Path) -> None:
-    await page.open(path.as_uri())
-    ready = f"document.readyState === 'complete' && location.href === '{path.as_uri()}'"
-    while not await page.run(ready):
-        await asyncio.sleep(0.05)

@@ -35,10 +35,6 @@ GUIDES = ("CONTRIBUTING.md", *(f"docs/contributing/{x}.md" for x in ("operator",
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 
-def names(paths: list[Path]) -> list[str]:
-    return [str(path.relative_to(ROOT)) for path in paths]
-
-
 def prose(page: Path) -> Iterator[str]:
     """The lines of a page that are not in a fenced block."""
     is_code = False
@@ -80,7 +76,7 @@ def test_no_command_has_flags_where_they_are_refused() -> None:
     assert [] == [str(file) for file in files if MISPLACED.search(file.read_text())]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=names(PAGES))
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_relative_links_lead_somewhere(page: Path) -> None:
     for link in links(page):
         if "://" in link:
@@ -93,10 +89,9 @@ def test_relative_links_lead_somewhere(page: Path) -> None:
 
 
 def test_every_page_has_its_place_in_the_navigation() -> None:
-    toc = (ROOT / "docs/_toc.yml").read_text()
-    placed = [ROOT / f"docs/{name}.md" for name in re.findall(r"(?:root|file): (\S+)", toc)]
+    toc = re.findall(r"(?:root|file): (\S+)", (ROOT / "docs/_toc.yml").read_text())
 
-    assert sorted(ROOT.glob("docs/**/*.md")) == sorted(placed)
+    assert sorted(ROOT.glob("docs/**/*.md")) == sorted(ROOT / f"docs/{name}.md" for name in toc)
 
 
 NOT_RUN = yaml.safe_load((ROOT / "docs/not-run.yaml").read_text())
@@ -197,10 +192,7 @@ def test_every_command_and_option_is_documented(name: str) -> None:
 
 
 def targets(makefile: str) -> list[str]:
-    text = (ROOT / makefile).read_text()
-    return [
-        name for name in re.findall(r"^([a-z0-9-]+):", text, flags=re.MULTILINE) if name != "help"
-    ]
+    return re.findall(r"(?m)^(?!help:)([a-z0-9-]+):", (ROOT / makefile).read_text())
 
 
 def test_make_is_called_with_targets_that_exist() -> None:
@@ -220,8 +212,7 @@ def test_contributors_are_led_to_files_that_exist(page: Path) -> None:
     )
     paths = {a or b for a, b in words if "/" in a + b or a.endswith((".py", ".md", ".yaml"))}
 
-    lost = [path for path in paths if not any(list(at.glob(path)) for at in roots)]
-    assert [] == sorted(lost)
+    assert [] == [path for path in sorted(paths) if not any(list(at.glob(path)) for at in roots)]
     assert len(paths) > 5
 
 

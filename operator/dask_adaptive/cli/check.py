@@ -245,7 +245,7 @@ def _webhook(what: str, configurations: Sequence[Json]) -> Iterator[Finding]:
 
 def _policies(what: str, policies: Sequence[PolicyView]) -> Iterator[Finding]:
     if not policies:
-        yield _warning(what, "there is none in the namespace", "apply one: docs/tutorial.md")
+        yield _warning(what, "there is none in the namespace", "apply one: docs/start.md")
     for policy in policies:
         what = f"policy {policy.name}"
         yield from _policy(what, policy.cluster, policy.status)

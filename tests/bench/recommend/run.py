@@ -5,7 +5,7 @@ Advice beside what then happens: record, predict, measure, follow the advice, me
     make bench-recommend WORKLOADS="waves"
     make bench-recommend KUBECONFIG=FILE         on a node with both operators
 
-Writes the figures in docs/benchmarks/README.md.
+Writes the figures in docs/contributing/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def main() -> None:
             rows.append(row)
     where = "on a node" if node else "on one machine, in rehearsals"
     lines = filled(__file__, where=where, rows=table(COLUMNS, rows, texts=3))
-    into_readme("recommend", lines, FOLDER / "README.md")
+    into_readme("recommend", lines, FOLDER.parent / "contributing/benchmarks.md")
 
 
 if __name__ == "__main__":

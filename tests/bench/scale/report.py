@@ -2,15 +2,17 @@
 Tables of what `run.py` has measured.
 
     python -m bench.scale.report --add LINES     take over new figures; those of their size go
-    python -m bench.scale.report                 write docs/benchmarks/scale.md
+    python -m bench.scale.report                 write docs/{benchmarks/scale,howto/sizes}.md
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from math import ceil
 from pathlib import Path
 
+from bench import pages
 from bench.pages import FOLDER, OLD, Row, digest, filled, mark, read, table, take_over
 
 LINES = FOLDER / "scale.jsonl"
@@ -30,6 +32,7 @@ def main() -> None:
         take_over(LINES, new, size)
     else:
         (FOLDER / "scale.md").write_text(page(read(LINES)))
+        pages.into_readme("sizes", sizes(read(LINES)), FOLDER.parent / "howto/sizes.md")
 
 
 def size(row: Row) -> tuple[int, int, int]:
@@ -47,6 +50,18 @@ def page(rows: Sequence[Row]) -> str:
         parts += [f"{reactions(mine)}\n"] if has_reactions else []
         parts += [f"{writes(row)}\n" for row in mine if row["phase"] == "churn"]
     return filled(__file__, old=OLD, sizes="\n".join(parts))
+
+
+def sizes(rows: Sequence[Row]) -> str:
+    """What to plan for: the highest that was measured, rounded up."""
+    lines = []
+    for one in sorted({row_size for row in rows if (row_size := size(row))[2] == 1}):
+        of = {row["phase"]: row for row in rows if size(row) == one}
+        cpu = [f"{ceil(100 * of[phase]['cpu']) / 100:.2f} core" for phase in ("rest", "churn")]
+        memory = ceil(max(row["peak"] for row in of.values()) / 10) * 10
+        name = f"{one[0]:,} of {one[1]:,}{mark(of.values(), 'scale')}"
+        lines.append([name, *cpu, f"{memory} MiB", f"{ceil(of['start']['visited_s'])} s"])
+    return table(["clusters of workers", "CPU at rest", "in churn", "memory", "start"], lines)
 
 
 def usage(rows: Sequence[Row]) -> str:
@@ -68,8 +83,7 @@ def reactions(rows: Sequence[Row]) -> str:
     lines = []
     for row in rows:
         for what, key in (("up", "rises_s"), ("down", "falls_s")):
-            found = row.get(key)
-            if not found:
+            if not (found := row.get(key)):
                 continue
             missing = sum(v is None for v in found)
             p50, p99 = quantile(found, 0.5), quantile(found, 0.99)
