@@ -1,4 +1,4 @@
-"""Of workers that may leave, those whose node can be emptied soonest go first, and no more of them."""
+"""Of workers that may leave, those whose node is emptied soonest go first, and no more of them."""
 
 from __future__ import annotations
 
