@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
 from typing import Any
 
@@ -19,7 +18,6 @@ from rich.console import Console
 
 from dask_adaptive.model.observed import ObservedScheduler
 from dask_adaptive.model.policy import Policy, parse_policy
-from dask_adaptive.model.reason import Reason
 from dask_adaptive.scheduler.calls import SchedulerCalls
 from dask_adaptive.scheduler.link import Link, connect
 from dask_adaptive_lab.rehearse import demo
@@ -77,13 +75,8 @@ class Onlooker:
             self.figures = RehearsalFigures(policy.max_replicas)
         self.figures.add(
             present=max(len(scheduler.workers), status.get("replicas", 0)),
-            idle_s={
-                w.name: 0.0 if w.processing else max(0.0, scheduler.at - w.idle_since)
-                for w in scheduler.workers
-            },
-            wanted=status.get("wantedReplicas", 0),
-            desired=status.get("desiredReplicas", 0),
-            recycled=tuple((Reason(w), n) for w, n in status.get("recycled", {}).items()),
+            connected=len(scheduler.workers),
+            recycled=status.get("recycled", {}),
         )
 
     def _tell_status(self, status: Any) -> None:
@@ -111,7 +104,6 @@ async def main(namespace: str, name: str, address: str) -> int:
     onlooker = Onlooker(namespace, name, link, calls, view)
     await onlooker.look()
     looking = asyncio.create_task(onlooker.run())
-    os.environ["DASK_ADAPTIVE_DEMO_NAMESPACE"] = namespace
     code = await run_script([sys.executable, str(demo.__file__)], address, view.said)
     await asyncio.sleep(SETTLE_S)
     looking.cancel()

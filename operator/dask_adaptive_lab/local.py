@@ -7,6 +7,7 @@ dies, as a Deployment's pod is.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import json
 import os
@@ -43,6 +44,24 @@ async def start_child(
         )
 
 
+async def end(child: asyncio.subprocess.Process, patience_s: float = PATIENCE_S) -> None:
+    """
+    SIGTERM, then SIGKILL; returns when the process is gone, and all that it has started.
+
+    Args:
+        child: The leader of a session of its own.
+    """
+    if child.returncode is not None:
+        return
+    child.send_signal(signal.SIGTERM)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(patience_s):
+            await child.wait()
+    with contextlib.suppress(ProcessLookupError):  # nothing is left of the session
+        os.killpg(child.pid, signal.SIGKILL)
+    await child.wait()
+
+
 class Process:
     """A child process whose output goes to a file. Only ever signals the pid it started itself."""
 
@@ -52,10 +71,6 @@ class Process:
 
     async def start(self) -> None:
         self._child = await start_child(self._command, self._log, self._env)
-
-    @property
-    def pid(self) -> int | None:
-        return self._child.pid if self._child else None
 
     @property
     def has_ended(self) -> bool:
@@ -72,16 +87,9 @@ class Process:
         return await self._child.wait()
 
     async def end(self, patience_s: float = PATIENCE_S) -> None:
-        """SIGTERM, then SIGKILL; returns when the process is gone."""
-        if self.has_ended:
-            return
-        self.send(signal.SIGTERM)
-        try:
-            async with asyncio.timeout(patience_s):
-                await self.wait()
-        except TimeoutError:
-            self.send(signal.SIGKILL)
-            await self.wait()
+        """End it; returns when it is gone."""
+        if self._child is not None:
+            await end(self._child, patience_s)
 
     def log_tail(self, lines: int = 20) -> str:
         if not self._log.exists():
@@ -297,7 +305,7 @@ class LocalPlatform:
         """End every worker; returns when all processes are gone."""
         for row in self._groups.values():
             for name in list(row.workers):
-                self._remove(row, name, signal_number=signal.SIGKILL)
+                self._remove(row, name, patience_s=0.0)
         await asyncio.gather(*self._ending, return_exceptions=True)
 
     def _worker(self, name: str) -> _Worker:
@@ -323,7 +331,7 @@ class LocalPlatform:
             machine.python, "-m", "distributed.cli.dask_worker", self._address, "--name", name,
             "--nthreads", str(machine.nthreads), "--memory-limit", machine.memory_limit,
             "--nanny" if machine.nanny else "--no-nanny", "--no-dashboard",
-            "--death-timeout", "60", "--local-directory", str(self._directory),
+            "--death-timeout", "60",
             *(["--resources", machine.resources[group]] if group in machine.resources else []),
         ]  # fmt: skip
         log = self._directory / f"{name}.log"
@@ -352,20 +360,17 @@ class LocalPlatform:
             elif not worker.removed:
                 await asyncio.sleep(RESTART_S)
 
-    def _remove(
-        self, row: _Group, name: str, signal_number: signal.Signals = signal.SIGTERM
-    ) -> None:
-        self._later(self._end(row.workers.pop(name), signal_number))
+    def _remove(self, row: _Group, name: str, patience_s: float = PATIENCE_S) -> None:
+        self._later(self._end(row.workers.pop(name), patience_s))
 
     def _later(self, ending: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(ending)
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
 
-    async def _end(self, worker: _Worker, signal_number: signal.Signals) -> None:
+    async def _end(self, worker: _Worker, patience_s: float) -> None:
         worker.removed = True
-        worker.process.send(signal_number)
-        await worker.process.end()
+        await worker.process.end(patience_s)
         if worker.keeper is not None:
             await worker.keeper
         self._fill()

@@ -10,9 +10,11 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any
+
+import msgspec
 
 from dask_adaptive.model.keys import DEFAULT, hashed
 from dask_adaptive.model.observed import ObservedCluster, ObservedGroup, PrefixWork, Want
@@ -80,6 +82,17 @@ class Trace:
     samples: tuple[Sample, ...]
 
 
+#: The columns of rows in a line.
+_COLUMNS = {
+    "prefixes": (
+        "name", "mean_s", "running", "ready", "waiting", "longest_s", "done", "level", "width",
+        "fan_in",
+    ),
+    "groups": ("name", "replicas", "present", "connected", "idle", "threads"),
+    "wants": ("workers", "left_s", "owner", "group"),
+}  # fmt: skip
+
+
 def origin_line(origin: Origin) -> str:
     return _line({"trace": VERSION, **asdict(origin), "started": round(origin.started, 3)})
 
@@ -87,19 +100,16 @@ def origin_line(origin: Origin) -> str:
 def sample_line(sample: Sample) -> str:
     """One sample as JSON. What is empty is left out: most seconds of most clusters are quiet."""
     row: dict[str, Any] = {"t": round(sample.t, 3), "session": sample.session}
-    row["prefixes"] = [
-        [p.name, None if p.mean_s is None else round(p.mean_s, 4), p.running, p.ready, p.waiting,
-         round(p.longest_s, 2), p.done, p.level, p.width, round(p.fan_in, 2)]
-        for p in sample.prefixes
-    ]  # fmt: skip
-    row["groups"] = [
-        [g.name, g.replicas, g.present, g.connected, g.idle, g.threads] for g in sample.groups
-    ]
+    for key, columns in _COLUMNS.items():
+        row[key] = [[_short(getattr(each, c)) for c in columns] for each in getattr(sample, key)]
     row["pins"] = dict(sample.pins)
-    row["wants"] = [[w.workers, round(w.left_s, 1), w.owner, w.group] for w in sample.wants]
     row["arrived"] = [[group, round(s, 2)] for group, s in sample.arrived]
     row["no_client_s"] = round(sample.no_client_s, 1)
     return _line({k: v for k, v in row.items() if v or k in ("t", "session")})
+
+
+def _short(value: object) -> object:
+    return round(value, 4) if isinstance(value, float) else value
 
 
 def _line(row: Mapping[str, Any]) -> str:
@@ -121,10 +131,10 @@ def read_trace(lines: Iterable[str]) -> Trace:
     for n, line in numbered[1:]:
         try:
             sample = _sample(json.loads(line))
-        except (ValueError, KeyError, TypeError, IndexError) as exc:
+        except (ValueError, TypeError, AttributeError) as exc:
             if n == numbered[-1][0]:
                 break
-            raise InvalidTrace(f"line {n} is no sample: {exc!r}") from exc
+            raise InvalidTrace(f"line {n} is no sample: {exc}") from exc
         if samples and sample.t < samples[-1].t:
             raise InvalidTrace(f"line {n} goes back in time, from {samples[-1].t} to {sample.t} s")
         samples.append(sample)
@@ -137,46 +147,19 @@ def read_origin(line: str) -> Origin:
     """The first line. Raises `InvalidTrace`."""
     try:
         row = json.loads(line)
-        version = row["trace"]
+        if row["trace"] == VERSION:
+            return msgspec.convert(row, Origin)
     except (ValueError, KeyError, TypeError) as exc:
-        raise InvalidTrace('line 1 is not {"trace": 1, …}: this is no trace') from exc
-    if version != VERSION:
-        raise InvalidTrace(f"the trace has version {version}; this program reads {VERSION}")
-    try:
-        known = {f.name: row[f.name] for f in fields(Origin) if f.name in row}
-        return Origin(**{**known, "started": float(row["started"])})
-    except (ValueError, KeyError, TypeError) as exc:
-        raise InvalidTrace(f"line 1 can't be read: {exc!r}") from exc
+        raise InvalidTrace(f'this is no trace: line 1 is not {{"trace": 1, …}}: {exc}') from exc
+    raise InvalidTrace(f"the trace has version {row['trace']}; this program reads {VERSION}")
 
 
-def _sample(row: Mapping[str, Any]) -> Sample:
-    return Sample(
-        t=float(row["t"]),
-        session=int(row.get("session", 0)),
-        prefixes=tuple(_prefix(*columns) for columns in row.get("prefixes", ())),
-        groups=tuple(
-            TraceGroup(str(name), *map(int, numbers)) for name, *numbers in row.get("groups", ())
-        ),
-        pins=tuple((str(source), int(n)) for source, n in row.get("pins", {}).items()),
-        wants=tuple(
-            Want(int(workers), float(left_s), str(owner), str(group))
-            for workers, left_s, owner, group in row.get("wants", ())
-        ),
-        arrived=tuple((str(group), float(s)) for group, s in row.get("arrived", ())),
-        no_client_s=float(row.get("no_client_s", 0.0)),
-    )
-
-
-def _prefix(
-    name: str, mean_s: float | None, running: int, ready: int, waiting: int,
-    longest_s: float, done: int, level: int = 0, width: int | None = None, fan_in: float = 1.0,
-    *_: object,
-) -> PrefixWork:  # fmt: skip
-    return PrefixWork(
-        str(name), None if mean_s is None else float(mean_s), int(running), int(ready),
-        int(waiting), float(longest_s), int(done), None if width is None else int(width),
-        int(level), float(fan_in),
-    )  # fmt: skip
+def _sample(row: Any) -> Sample:
+    """Read a line; columns that a later release may add are passed over."""
+    for key, columns in _COLUMNS.items():
+        row[key] = [dict(zip(columns, values, strict=False)) for values in row.get(key, ())]
+    row["pins"] = list(row.get("pins", {}).items())
+    return msgspec.convert(row, Sample)
 
 
 class TraceFile:
@@ -211,12 +194,12 @@ class TraceFile:
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
-    def write(self, observed: ObservedCluster) -> None:
-        """Write a sample, if the scheduler has said what work there is."""
+    def write(self, observed: ObservedCluster) -> Sample | None:
+        """Write a sample, if the scheduler reports its work, and return it."""
         now = self._clock()
         sample = self.sample(observed, t=now - (self._started or now))
         if sample is None:
-            return
+            return None
         if self._started is None:
             self._started = now
             origin = Origin(
@@ -232,6 +215,7 @@ class TraceFile:
         self._file.write(sample_line(sample) + "\n")
         self._file.flush()
         self.samples, self.written_at = self.samples + 1, now
+        return sample
 
     def sample(self, observed: ObservedCluster, *, t: float) -> Sample | None:
         """

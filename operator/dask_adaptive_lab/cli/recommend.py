@@ -15,6 +15,7 @@ from dask_adaptive.cli.output import aligned, show
 from dask_adaptive.kube.api import POLICIES
 from dask_adaptive.model.amounts import format_duration
 from dask_adaptive_lab.cli.files import read_manifest, read_trace_file
+from dask_adaptive_lab.cli.progress import progress
 from dask_adaptive_lab.simulate.advice import Result, Tried, advise, changed, search, too_short
 from dask_adaptive_lab.trace import Trace
 
@@ -54,10 +55,12 @@ def command(traces: tuple[Path, ...], policy: Path | None) -> None:
 
 
 def _search(spec: Mapping[str, Any], read: Sequence[Trace]) -> list[Tried]:
-    def tell(n: int) -> None:
-        click.echo(f"tried {n} policies of at most {TRIES}", err=True)
+    with progress(TRIES) as tell:
 
-    tried = search(spec, read, limit=TRIES, told=tell)
+        def told(n: int) -> None:
+            tell(n, f"policies tried: {n} of at most {TRIES}")
+
+        tried = search(spec, read, limit=TRIES, told=told)
     if not any(one.is_done for one in tried):
         fail(f"none of {len(tried)} policies does all the work: allow more workers", NOTHING)
     return tried
@@ -85,7 +88,7 @@ def _table(tried: Sequence[Tried], advice: Mapping[str, Tried], today: str) -> I
 
 
 def _row(title: str, result: Result) -> tuple[str, str, str, str]:
-    hours, makespan = f"{result.worker_s / 3600:.2f}", format_duration(result.makespan_s)
+    hours, makespan = f"{result.worker_s / 3600:.3g}", format_duration(result.makespan_s)
     return (title, hours, f"{result.wait_s:.1f}s", makespan)
 
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +29,7 @@ from dask_adaptive.loop.join import join
 from dask_adaptive.model.amounts import format_duration
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import PlatformView
+from dask_adaptive_lab.cli.progress import progress
 from dask_adaptive_lab.trace import TraceFile
 
 if TYPE_CHECKING:
@@ -67,8 +69,8 @@ def command(
     key = ClusterKey(access.namespace, cluster)
 
     async def session(api: KubeApi) -> int:
-        with TraceFile(path, every_s=every_s, redact=redact) as file:
-            await _Recording(api, key, access, file, every_s, _stopped(for_s)).run()
+        with TraceFile(path, every_s=every_s, redact=redact) as file, progress(for_s) as tell:
+            await _Recording(api, key, access, file, every_s, _stopped(for_s), tell).run()
             return file.samples
 
     try:
@@ -81,9 +83,9 @@ def command(
 
 
 def _stopped(after_s: float | None) -> asyncio.Event:
-    """Set at Ctrl-C, at SIGTERM, or when the time is up."""
+    """Set by a signal that ends programs, or when the time is up."""
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, stop.set)
     if after_s is not None:
         loop.call_later(after_s, stop.set)
@@ -98,6 +100,7 @@ class _Recording:
     file: TraceFile
     every_s: float
     stop: asyncio.Event
+    tell: Callable[[float, str], None]
 
     async def run(self) -> None:
         """Sample until told to stop; a scheduler that moves is looked for again."""
@@ -131,7 +134,9 @@ class _Recording:
             if not seen.found:
                 return f"there is no DaskCluster {self.key}"
             view = replace(seen, at=seen.at + began - seen_at)
-            self.file.write(join(self.key, view, scheduler))
+            if (sample := self.file.write(join(self.key, view, scheduler))) is not None:
+                now = f"workers: {sample.present}, tasks to do: {sample.unfinished}"
+                self.tell(sample.t, f"{self.key}: samples: {self.file.samples}, {now}")
             await self._rest(self.every_s - (time.monotonic() - began))
         return ""
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 from collections.abc import Sequence
-from contextlib import nullcontext
 from pathlib import Path
 
 import click
@@ -56,15 +54,7 @@ def command(
     except ValueError as exc:
         raise click.BadParameter(f"{exc}: write NAME=AMOUNT", param_hint="--resources") from exc
     machine = Machine(nthreads=nthreads, memory_limit=memory_limit, resources=by_group)
-    keep = nullcontext(logs) if logs else tempfile.TemporaryDirectory(prefix="dask-adaptive-")
-    with keep as directory:
-        code, figures = rehearse(
-            wanted,
-            [script, *arguments] if script else [],
-            Path(directory),
-            machine,
-            name=policy.name,
-            trace=trace,
-        )
+    run = [script, *arguments] if script else []
+    code, figures = rehearse(wanted, run, logs, machine, name=policy.name, trace=trace)
     redone = figures.tally.redone if figures.tally else 0
     sys.exit(code or (REDONE if redone else 0))

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 import click
-from rich.table import Table
+from rich.text import Text
 
 from dask_adaptive.cli.access import duration, fail, output_option
-from dask_adaptive.cli.output import console, dump
+from dask_adaptive.cli.output import aligned, dump, show
 from dask_adaptive.model.amounts import format_duration
 from dask_adaptive_lab.cli.files import REDONE, read_policy, read_trace_file
 from dask_adaptive_lab.simulate.replay import Figures, Run, recorded, replay
@@ -56,8 +55,7 @@ def command(
     if output != "table":
         dump({"runs": [_json(run) for run in runs]}, output)
     else:
-        console().print(table_of(runs))
-        sys.stdout.flush()  # before anything is said on the other stream
+        show(table_of(runs))
     if any(run.figures.redone for run in runs):
         fail("work would be redone in the model; please report this", REDONE)
 
@@ -67,15 +65,7 @@ def _json(run: Run) -> dict[str, object]:
     return {"title": run.title, "figures": asdict(run.figures), "points": points}
 
 
-def table_of(runs: Sequence[Run]) -> Table:
-    """Render the figures of runs side by side, without rows that are empty for all."""
-    table = Table(box=None, pad_edge=False)
-    table.add_column("")
-    for run in runs:
-        table.add_column(run.title, justify="right")
-    for name, cell in _ROWS:
-        cells = [cell(run.figures) for run in runs]
-        is_broken = name == "redone tasks" and any(c not in ("0", "") for c in cells)
-        if any(cells):
-            table.add_row(name, *cells, style="bold red" if is_broken else "")
-    return table
+def table_of(runs: Sequence[Run]) -> list[Text]:
+    """Return the figures of runs side by side, without rows that are empty for all."""
+    rows = [(name, *(cell(run.figures) for run in runs)) for name, cell in _ROWS]
+    return aligned(("", *(run.title for run in runs)), [row for row in rows if any(row[1:])])

@@ -1,20 +1,16 @@
 """
 The demo's own script, in four acts: run by `dask-adaptive rehearse` where no script is named.
 
-It is an ordinary Dask program and runs as `__main__`, so that workers need none of our code. It
-pins its worker from code on this machine, and with `kubectl annotate` where
-DASK_ADAPTIVE_DEMO_NAMESPACE names the namespace of a real cluster.
+It is an ordinary Dask program and runs as `__main__`, so that workers need none of our code. On
+Kubernetes it is the same (`make demo-k8s`).
 """
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import dask
@@ -33,9 +29,6 @@ BURST = 120
 
 #: The event that lets the shuffle go on.
 OTHERS_LEFT = "others left"
-
-#: Where the cluster is; None: on this machine, in a rehearsal.
-NAMESPACE = os.environ.get("DASK_ADAPTIVE_DEMO_NAMESPACE")
 
 #: The longest that an act waits for the cluster; a demo that hangs is worse than one that fails.
 PATIENCE_S = 180.0
@@ -149,7 +142,7 @@ def shuffled() -> Any:
 
 def pinned(client: Client, keep: str, future: Any) -> None:
     say("Act 3: one of the three is pinned; then the shuffle ends.")
-    with pin(client, keep):
+    with dask_adaptive_agent.pinned(keep, reason="the demo's third act", client=client):
         until("the pin", lambda: any(p["source"] != "shuffle" for p in pins_of(client, keep)))
         say(f"  pinned: {keep}")
         distributed.Event(OTHERS_LEFT, client=client).set()
@@ -158,9 +151,9 @@ def pinned(client: Client, keep: str, future: Any) -> None:
         assert (36_000, sum(range(36_000))) == (found["rows"].sum(), found["total"].sum()), found
         say("  Its result is right: 36,000 rows, each in its place, once.")
         took = until("all others gone", lambda: names(client) == [keep])
-        say(f"  After {took:.1f} s the others have left; {keep} stays:")
-        for line in explained(client, keep).splitlines():
-            say(f"  {line}")
+        held = [f"{pin['source']} ({pin['reason']})" for pin in pins_of(client, keep)]
+        say(f"  After {took:.1f} s the others have left; {keep} stays.")
+        say(f"  It is pinned by {', '.join(held)}.")
         say("Act 4: the pin is taken away.")
     took = until("no workers", lambda: not names(client))
     say(f"  {took:.1f} s later the cluster is at its minimum.")
@@ -171,42 +164,6 @@ def pins_of(client: Client, worker: str) -> list[Any]:
     answer = client.sync(client.scheduler.adaptive_observe, protocol=1)
     slots = dict(zip(answer["introduced"]["name"], answer["introduced"]["slot"], strict=True))
     return [pin for pin in answer["pins"] if slots.get(worker) in pin["slots"]]
-
-
-def explained(client: Client, worker: str) -> str:
-    """Why a worker stays: asked as a person would in this place."""
-    if NAMESPACE is None:
-        held = [f"{pin['source']} ({pin['reason']})" for pin in pins_of(client, worker)]
-        return f"stays: pinned by {', '.join(held)}"
-    return kubectl("get", "dap") + kubectl("dask-adaptive", "explain", f"pod/{pod_of(worker)}")
-
-
-@contextmanager
-def pin(client: Client, worker: str) -> Iterator[None]:
-    """Pin a worker while a block runs, as a person would in this place."""
-    if NAMESPACE is None:
-        with dask_adaptive_agent.pinned(worker, reason="the demo's third act", client=client):
-            yield
-        return
-    annotate = ("annotate", "--overwrite", "pod", pod_of(worker))
-    say(kubectl(*annotate, "dask-adaptive.dev/pin=10m").rstrip())
-    yield
-    say(kubectl(*annotate, "dask-adaptive.dev/pin-").rstrip())
-
-
-def pod_of(worker: str) -> str:
-    """The pod in which a worker runs; the worker has the name of its Deployment."""
-    pods = kubectl("get", "pods", "-o", "name", "-l", "dask.org/component=worker", show=False)
-    return next(p for p in pods.split() if p.startswith(f"pod/{worker}-")).removeprefix("pod/")
-
-
-def kubectl(*words: str, show: bool = True) -> str:
-    """Run kubectl in the demo's namespace; its output below the command as one would type it."""
-    command = ["kubectl", *words, "--namespace", str(NAMESPACE)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(f"{' '.join(command)}: {done.stderr}")
-    return f"  $ {' '.join(command)}\n{done.stdout}" if show else done.stdout
 
 
 def main() -> None:

@@ -8,14 +8,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 
+import psutil
 from rich.console import Console
 from rich.live import Live
 
@@ -29,7 +31,8 @@ from dask_adaptive.model.scaling import AUTO_S, MOST_S, GroupBounds
 from dask_adaptive.model.scheduler_settings import of_scheduler, of_worker
 from dask_adaptive.scheduler.calls import SchedulerCalls
 from dask_adaptive.scheduler.link import Link, connect
-from dask_adaptive_lab.local import LocalPlatform, LocalScheduler, Machine
+from dask_adaptive.text import plain
+from dask_adaptive_lab.local import LocalPlatform, LocalScheduler, Machine, end
 from dask_adaptive_lab.rehearse import demo
 from dask_adaptive_lab.rehearse.views import Page, PlainView, RehearsalFigures, Watcher
 from dask_adaptive_lab.tally import tally_of
@@ -70,12 +73,16 @@ class Rehearsal:
     ) -> None:
         self.policy, self.key = policy, ClusterKey("local", policy.cluster)
         self._directory, self._machine, self._watchers = directory, machine, watchers
-        self._worker_env = of_worker(policy.scheduler, os.environ).variables if inject else {}
+        # For spilled data. What is left there by a killed process goes with the folder.
+        self._scratch = directory / "scratch"
+        scratch = {"DASK_TEMPORARY_DIRECTORY": str(self._scratch)}
+        of_policy = of_worker(policy.scheduler, os.environ).variables if inject else {}
+        self._worker_env = {**of_policy, **scratch}
         self._initial, self._attach, self._timeout_s = initial, attach, timeout_s
         # As the webhook does: what the shell says already counts, and without injection nothing.
         variables = of_scheduler(policy.scheduler, os.environ).variables if inject else {}
         self.scheduler = LocalScheduler(
-            directory, port=port, inject=inject, python=machine.python, env=variables
+            directory, port=port, inject=inject, python=machine.python, env={**variables, **scratch}
         )
         self.platform: LocalPlatform
         self.link: Link
@@ -84,28 +91,29 @@ class Rehearsal:
             lambda platform, link: (platform, link)
         )
         self._passes: asyncio.Task[None] | None = None
+        self._ends = contextlib.AsyncExitStack()  # what has been started, and how it is ended
 
     @property
     def address(self) -> str:
         return self.scheduler.address
 
     async def __aenter__(self) -> Rehearsal:
-        await self.scheduler.start()
-        self.platform = LocalPlatform(
-            self.key, self._directory, self.address, self._machine, env=self._worker_env
-        )
-        await self.platform.set_replicas(self.key.default_group, self._initial)
-        self.start_loop()
+        async with contextlib.AsyncExitStack() as ends:
+            ends.callback(shutil.rmtree, self._scratch, ignore_errors=True)
+            ends.push_async_callback(self.scheduler.process.end)
+            await self.scheduler.start()
+            self.platform = LocalPlatform(
+                self.key, self._directory, self.address, self._machine, env=self._worker_env
+            )
+            ends.push_async_callback(self.platform.close)
+            await self.platform.set_replicas(self.key.default_group, self._initial)
+            self.start_loop()
+            ends.push_async_callback(self.stop_loop)
+            self._ends = ends.pop_all()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> None:
-        try:
-            await self.stop_loop()
-        finally:
-            await self.platform.close()
-            await self.scheduler.process.end()
+    async def __aexit__(self, *_: object) -> None:
+        await self._ends.aclose()
 
     def say(self, line: str) -> None:
         """Pass a line on to all watchers."""
@@ -190,48 +198,116 @@ class _Tracing(Watcher):
         self._file.write(result.observed)
 
 
+#: Signals that end a rehearsal: Ctrl-C, `kill`, and a terminal that is closed.
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Signals:
+    """
+    Ends a coroutine in order at one of `ENDING`; at a second one, kills what takes its time.
+
+    Signals are held back until the context is left, so that nothing stays behind.
+    """
+
+    def __init__(self) -> None:
+        self.code = 0  # exit code after a signal, as shells have it; 0: there was none
+        self._cancel: Callable[[], object] | None = None
+
+    def __enter__(self) -> Signals:
+        self._before = {
+            number: signal.signal(number, self._received)
+            for number in ENDING
+            if signal.getsignal(number) is not signal.SIG_IGN  # `nohup`
+        }
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _received(self, number: int, _: object) -> None:
+        if self.code:
+            for child in psutil.Process().children():
+                child.kill()
+            signal.signal(number, signal.SIG_DFL)  # the third one ends the program itself
+            return
+        self.code = 128 + number
+        if self._cancel is not None:
+            self._cancel()
+
+    def run(self, work: Coroutine[object, object, int]) -> int:
+        """Run it to its end, or until a signal comes; returns its result, or the exit code."""
+
+        with asyncio.Runner() as runner:
+            loop = runner.get_loop()
+            task = loop.create_task(work)
+            self._cancel = lambda: loop.call_soon_threadsafe(task.cancel)
+            if self.code:
+                task.cancel()
+            try:
+                return loop.run_until_complete(task)
+            except asyncio.CancelledError:
+                return self.code
+            finally:
+                self._cancel = None
+
+
 def rehearse(
-    policy: Policy, script: Sequence[str], directory: Path, machine: Machine, *, name: str,
+    policy: Policy, script: Sequence[str], directory: Path | None, machine: Machine, *, name: str,
     trace: Path | None = None, watchers: Sequence[Watcher] = (),
 ) -> tuple[int, RehearsalFigures]:  # fmt: skip
     """
     Run a script (path and arguments; empty: the demo) under a policy, watched on standard output.
 
     Args:
+        directory: For logs; None: a temporary one.
         name: Of the policy's file.
         trace: Where what was to do is written, for `simulate`; None: nowhere.
         watchers: Told of it too.
 
     Returns:
-        The script's exit code, and the figures that were shown.
+        The exit code, of the script or for a signal, and the figures that were shown.
     """
-    default, console, page = _default(policy), Console(), Page(f"rehearsal of {name}")
+    default, page = _default(policy), Page(f"rehearsal of {name}")
+    # Said outright: FORCE_COLOR makes a terminal of a pipe.
+    console = Console(force_terminal=sys.stdout.isatty())
     figures = RehearsalFigures(default.maximum)
     run = [sys.executable, *(script or [str(demo.__file__)])]
-    directory.mkdir(parents=True, exist_ok=True)
-    with contextlib.ExitStack() as stack:
-        watchers = [figures, page, *watchers]
-        if console.is_terminal:
-            live = Live(console=console, get_renderable=lambda: page, refresh_per_second=4)
-            stack.enter_context(live)
-        else:
-            watchers.append(PlainView(console))
-        if trace is not None:
-            trace.unlink(missing_ok=True)
-            watchers.append(_Tracing(stack.enter_context(TraceFile(trace, every_s=PASS_S))))
-        rehearsal = Rehearsal(
-            policy,
-            directory,
-            replace(machine, groups=tuple(b.name for b in policy.bounds(default.name)[1:])),
-            watchers=tuple(watchers),
-            initial=min(1, default.maximum),  # as dask-kubernetes' own examples do
-        )
-        code = asyncio.run(_rehearse(rehearsal, run, figures))
-    console.print(figures.table())
-    return code, figures
+    watchers, code = [figures, page, *watchers], 0
+    with Signals() as signals:
+        try:
+            with contextlib.ExitStack() as stack:
+                if directory is None:
+                    made = tempfile.TemporaryDirectory(prefix="dask-adaptive-")
+                    directory = Path(stack.enter_context(made))
+                directory.mkdir(parents=True, exist_ok=True)
+                if console.is_interactive:
+                    live = Live(console=console, get_renderable=lambda: page, refresh_per_second=4)
+                    stack.enter_context(live)
+                else:
+                    watchers.append(PlainView(console))
+                if trace is not None:
+                    trace.unlink(missing_ok=True)
+                    file = stack.enter_context(TraceFile(trace, every_s=PASS_S))
+                    watchers.append(_Tracing(file))
+                rehearsal = Rehearsal(
+                    policy,
+                    directory,
+                    replace(machine, groups=tuple(b.name for b in policy.bounds(default.name)[1:])),
+                    watchers=tuple(watchers),
+                    initial=min(1, default.maximum),  # as dask-kubernetes' own examples do
+                )
+                code = signals.run(_rehearse(rehearsal, run, figures))
+            console.print(figures.table())
+        except OSError:
+            if not signals.code:
+                raise
+            # The terminal was closed: there is nobody to show the figures to.
+    return signals.code or code, figures
 
 
 async def _rehearse(rehearsal: Rehearsal, run: Sequence[str], figures: RehearsalFigures) -> int:
+    rehearsal.say("starting the scheduler and the first worker")
     async with rehearsal:
         rehearsal.say(f"scheduler at {rehearsal.address}")
         rehearsal.say(f"dashboard at {rehearsal.scheduler.dashboard}")
@@ -249,23 +325,28 @@ async def run_script(run: Sequence[str], address: str, said: Callable[[str], Non
     """Run a script against a scheduler, passing on what it prints; returns its exit code."""
     env = {**os.environ, "DASK_SCHEDULER_ADDRESS": address, "PYTHONUNBUFFERED": "1"}
     script = await asyncio.create_subprocess_exec(
-        *run, env=env, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+        *run,
+        env=env,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        start_new_session=True,
+        limit=1 << 26,  # of a line: bars of progress are one, with many beginnings
     )
     assert script.stdout is not None
     try:
         async for line in script.stdout:
-            said(line.decode(errors="replace").rstrip())
-        return await script.wait()
+            said(plain(line.decode(errors="replace").rstrip().rpartition("\r")[2]))
+        code = await script.wait()
+        return code if code >= 0 else 128 - code  # a signal ended it
     finally:
-        if script.returncode is None:
-            script.send_signal(signal.SIGTERM)
-            await script.wait()
+        await end(script)
 
 
 async def _until_settled(rehearsal: Rehearsal, figures: RehearsalFigures) -> None:
     """Give idle workers the time to leave, so that the figures tell of it."""
     default = _default(rehearsal.policy)
     idle_s = MOST_S if default.idle_timeout_s == AUTO_S else default.idle_timeout_s
+    rehearsal.say(f"The script has ended. Idle workers get {idle_s + SETTLE_S:.0f} s to leave.")
     for _ in range(int((idle_s + SETTLE_S) / 0.2)):
         rehearsal.raise_if_broken()
         if figures.present <= default.minimum:

@@ -6,11 +6,10 @@ import math
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from statistics import median
-from types import MappingProxyType
+from collections.abc import Callable, Mapping
 
 from rich.console import Console, Group, RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
@@ -67,10 +66,8 @@ class PlainView(Watcher):
     def saw(self, result: PassResult) -> None:
         s = result.status
         line = f"  workers: {s.connected} connected, {s.busy} busy, {s.pinned} pinned, " + (
-            f"{s.retiring} leaving, {s.pending} pending, {s.desired} desired"
+            f"{s.retiring} retiring, {s.pending} pending, {s.desired} desired"
         )
-        if s.recycled:
-            line += f", {sum(s.recycled.values())} recycled"
         if line != self._last:
             self._last = line
             self.said(line)
@@ -83,6 +80,9 @@ class Page(Watcher):
         self._title, self._began = title, time.monotonic()
         self._result: PassResult | None = None
         self._tally: Tally | None = None
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+        self._progress = Progress(*columns, TimeElapsedColumn())
+        self._tasks = self._progress.add_task("starting the scheduler and a worker", total=None)
         self._said: deque[str] = deque(maxlen=6)
         self._happened: deque[tuple[str, Text]] = deque(maxlen=9)
 
@@ -99,16 +99,22 @@ class Page(Watcher):
 
     def saw(self, result: PassResult) -> None:
         self._result = result
+        if self._tally is not None and (demand := result.observed.scheduler.demand) is not None:
+            done, left = self._tally.tasks, sum(row.unfinished for row in demand.prefixes)
+            self._progress.update(
+                self._tasks, description="tasks", completed=done, total=done + left
+            )
 
     def __rich__(self) -> RenderableType:
         if self._result is None:
-            return Group(Rule(self._title), "starting the scheduler and the first worker …")
+            return Group(Rule(self._title), self._progress)
         happened = Table.grid(padding=(0, 1))
         for row in self._happened:
             happened.add_row(*row)
         said = Text("\n".join(self._said), style="bold")
         return Group(
-            Rule(self._title), _headline(self._result, self._tally), _workers(self._result),
+            Rule(self._title), self._progress, _headline(self._result, self._tally),
+            _workers(self._result),
             Rule("done, and why"), happened, Rule("the script"), said,
         )  # fmt: skip
 
@@ -118,14 +124,11 @@ def _sentence(event: Event) -> str:
 
 
 def _headline(result: PassResult, tally: Tally | None) -> Text:
-    s, scheduler = result.status, result.observed.scheduler
-    text = Text(f"{s.wanted} wanted · {s.desired} desired · {s.connected} connected   ")
-    text.append(f"{scheduler.processing + scheduler.queued} tasks to do   ")
+    s = result.status
+    text = Text(f"workers: {s.wanted} wanted · {s.desired} desired · {s.connected} connected   ")
     if tally is not None:
-        text.append(f"{tally.runs} runs, {tally.redone} redone   ", "bold")
-    if s.recycled:
-        text.append(f"{sum(s.recycled.values())} recycled   ", "magenta")
-    for shuffle in scheduler.shuffles:
+        text.append(f"{tally.redone} tasks rerun by scaling   ", "bold")
+    for shuffle in result.observed.scheduler.shuffles:
         text.append(f"\nshuffle run {shuffle.run_id} on {shuffle.workers} workers", "yellow")
     text.append(f"\n{s.reason}: {s.message}", style="italic")
     return text
@@ -146,7 +149,7 @@ def _cells(worker: ObservedWorker, clocks: Clocks) -> tuple[str | Text, ...]:
     return (
         worker.name,
         Text(state, style=_COLOURS[state]),
-        "█" * min(tasks, 8) + f" {tasks}" if tasks else "",
+        str(tasks or ""),
         format_duration(clocks.idle_s(worker)) if worker.idle_since < math.inf else "",
         f"{worker.process.sole_bytes / 1e6:.1f} MB" if worker.process.sole_bytes >= 1e5 else "",
         Text(_HASH.sub(r"\1…", ", ".join(sorted(pin_holders(worker)))), style="yellow"),
@@ -165,52 +168,26 @@ class RehearsalFigures(Watcher):
     def __init__(self, maximum: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._maximum, self._clock = maximum, clock
         self._began = self._last = clock()
-        self._rising_since: float | None = None
-        self._busy_at: dict[str, float] = {}  # when each worker had a task last
         self.tally: Tally | None = None
         self.recycled: Mapping[str, int] = {}  # workers replaced, by reason
         self.present = self.peak = 0  # workers that exist; the most that were connected
         self.worker_s = 0.0  # sum over all workers of the time each existed
-        self.to_connected_s: list[float] = []  # from load to the workers it asked for, each time
-        self.to_gone_s: list[float] = []  # from a worker's last task to its end, each worker
 
     def counted(self, tally: Tally) -> None:
         self.tally = tally
 
     def saw(self, result: PassResult) -> None:
         workers = list(result.observed.workers)
-        idle_s = result.observed.clocks.idle_s
-        self.add(
-            present=len(workers),
-            idle_s={w.name: idle_s(w) for w in workers if w.is_connected},
-            wanted=result.plan.wanted,
-            desired=result.plan.desired,
-            recycled=result.status.recycled,
-        )
+        connected = sum(w.is_connected for w in workers)
+        self.add(present=len(workers), connected=connected, recycled=result.status.recycled)
 
-    def add(
-        self, *, present: int, idle_s: Mapping[str, float], wanted: int, desired: int,
-        recycled: Mapping[str, int] = MappingProxyType({}),
-    ) -> None:  # fmt: skip
-        """
-        Add one moment; the time since the last one counts with the workers of then.
-
-        Args:
-            idle_s: Of each connected worker; 0 while it has a task.
-        """
+    def add(self, *, present: int, connected: int, recycled: Mapping[str, int]) -> None:
+        """Add one moment; the time since the last one counts with the workers of then."""
         now = self._clock()
         self.worker_s += self.present * (now - self._last)
         self.present, self._last = present, now
-        self.peak = max(self.peak, len(idle_s))
+        self.peak = max(self.peak, connected)
         self.recycled = recycled
-        if self._rising_since is None:
-            self._rising_since = now if min(wanted, desired) > len(idle_s) else None
-        elif len(idle_s) >= desired:
-            self.to_connected_s.append(now - self._rising_since)
-            self._rising_since = None
-        for name in self._busy_at.keys() - idle_s.keys():
-            self.to_gone_s.append(now - self._busy_at.pop(name))
-        self._busy_at.update({name: now - seconds for name, seconds in idle_s.items()})
 
     def table(self) -> RenderableType:
         table = Table(box=None, show_header=False)
@@ -232,9 +209,7 @@ class RehearsalFigures(Watcher):
                 "worker-seconds, of a fixed cluster's",
                 f"{self.worker_s:.0f} of {fixed_s:.0f} ({share:.0%})",
             ),
-            ("from load to workers connected", _spread(self.to_connected_s)),
-            ("from last task to end of a worker", _spread(self.to_gone_s)),
-            ("lasted", f"{lasted_s:.0f} s"),
+            ("duration", f"{lasted_s:.0f} s"),
         ]
         if self.recycled:
             why = ", ".join(f"{count} {reason}" for reason, count in self.recycled.items())
@@ -256,9 +231,3 @@ class RehearsalFigures(Watcher):
             shuffles = f"{tally.shuffles}; {tally.max_shuffle_run}"
             rows.append(("P2P shuffles; highest run id", shuffles))
         return rows
-
-
-def _spread(values: Sequence[float]) -> str:
-    if not values:
-        return "never"
-    return f"median {median(values):.1f} s, {min(values):.1f} to {max(values):.1f} s"

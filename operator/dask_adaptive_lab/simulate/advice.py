@@ -150,7 +150,7 @@ def search(
             one = Tried(changes, tuple(run(trace, policy) for trace in traces))
             if not tried or one.is_done:
                 tried.append(one)
-        told(len(seen))
+            told(len(seen))
 
     spec = {**spec, "mode": "Auto"}  # one that only advises today would never do anything
     if parse_policy(spec).idle.action is IdleAction.DELETE_CLUSTER:

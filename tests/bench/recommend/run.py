@@ -1,9 +1,9 @@
 """
 Advice beside what then happens: record, predict, measure, follow the advice, measure again.
 
-    make bench-recommend                         on this machine, in rehearsals: about 7 minutes
-    make bench-recommend WORKLOADS="waves"
-    make bench-recommend KUBECONFIG=FILE         on a node with both operators
+    make bench-recommend KUBECONFIG=FILE [WORKLOADS="waves"]
+
+The node that KUBECONFIG names has both operators; it takes about 7 minutes.
 
 Writes the figures in docs/contributing/benchmarks.md.
 """
@@ -13,22 +13,19 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import io
 import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from bench.pages import FOLDER, filled, into_readme, table
 from dask_adaptive.kube.api import KubeApi
 from dask_adaptive.model.policy import parse_policy
-from dask_adaptive_lab.local import Machine
-from dask_adaptive_lab.rehearse.rehearsal import rehearse
 from dask_adaptive_lab.simulate.advice import Result, advise, changed, result_of, search
 from dask_adaptive_lab.simulate.replay import recorded
 from dask_adaptive_lab.trace import Trace, read_trace
@@ -49,28 +46,9 @@ COLUMNS = (
     "measured", "",
 )  # fmt: skip
 
-Measure = Callable[[str, dict[str, Any]], Trace]
 
-
-def locally(name: str, spec: dict[str, Any]) -> Trace:
-    """Run a workload in a rehearsal on this machine."""
-    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
-        path = Path(folder) / "trace.jsonl"
-        code, _ = rehearse(
-            parse_policy(spec), [str(HERE / "workloads.py"), name], Path(folder), Machine(16, 1),
-            name="policy.yaml", trace=path,
-        )  # fmt: skip
-        if code:
-            raise SystemExit(f"{name} ended with {code}")
-        return read_trace(path.read_text().splitlines())
-
-
-def on_a_node(name: str, spec: dict[str, Any]) -> Trace:
+async def measured(name: str, spec: dict[str, Any]) -> Trace:
     """Run a workload in a cluster of its own on the node that KUBECONFIG names."""
-    return asyncio.run(_on_a_node(name, spec))
-
-
-async def _on_a_node(name: str, spec: dict[str, Any]) -> Trace:
     policy = adaptive_policy("c", **{k: v for k, v in spec.items() if k != "clusterRef"})
     async with contextlib.AsyncExitStack() as stack:
         kubectl = stack.enter_context(namespace(Kubectl(os.environ["KUBECONFIG"]), "bench"))
@@ -99,18 +77,17 @@ async def _recorded(c: LiveCluster, name: str) -> Trace:
     return read_trace(path.read_text().splitlines())
 
 
-def rows_of(name: str, measure: Measure) -> Iterator[list[str]]:
+def rows_of(name: str) -> Iterator[list[str]]:
     """Measure twice, before and after the advice; one row of the table each."""
-    first = measure(name, TODAY)
+    first = asyncio.run(measured(name, TODAY))
     tried = search(TODAY, [first], limit=TRIES)
     yield _row(name, "before", tried[0].total(), first, {})
     advice = advise(tried)
     # The first is the cheapest: what most would take.
     changes = next((dict(one.changes) for one in advice.values()), {})
-    second = measure(name, changed(TODAY, changes))
-    yield _row(
-        "", "after", result_of(first, parse_policy(changed(TODAY, changes))), second, changes
-    )
+    second = asyncio.run(measured(name, changed(TODAY, changes)))
+    predicted = result_of(first, parse_policy(changed(TODAY, changes)))
+    yield _row("", "after", predicted, second, changes)
 
 
 def _row(
@@ -129,15 +106,12 @@ def _row(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("workloads", nargs="*", default=NAMES)
-    chosen = parser.parse_args().workloads
-    node = bool(os.environ.get("KUBECONFIG"))
     rows = []
-    for name in chosen:
-        for row in rows_of(name, on_a_node if node else locally):
+    for name in parser.parse_args().workloads:
+        for row in rows_of(name):
             print(*row, flush=True)
             rows.append(row)
-    where = "on a node" if node else "on one machine, in rehearsals"
-    lines = filled(__file__, where=where, rows=table(COLUMNS, rows, texts=3))
+    lines = filled(__file__, rows=table(COLUMNS, rows, texts=3))
     into_readme("recommend", lines, FOLDER.parent / "contributing/benchmarks.md")
 
 

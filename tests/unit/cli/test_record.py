@@ -6,15 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dask_adaptive.model.observed import (
-    Demand,
-    ObservedCluster,
-    ObservedScheduler,
-    ObservedWorker,
-    Pin,
-    PrefixWork,
-    Want,
-)
+from dask_adaptive.model import observed
+from dask_adaptive.model.observed import ObservedCluster, ObservedWorker, Pin
 from dask_adaptive.model.reason import Reason
 from dask_adaptive_lab.trace import TraceFile, hashed, read_trace
 from support.worlds import KEY, cluster, pending, worker
@@ -25,8 +18,8 @@ STARTS = pending("w2", age_s=10.0)
 
 
 def seen(*workers: ObservedWorker) -> ObservedCluster:
-    demand = Demand((PrefixWork("inc", 1.0, 1, 2, 3),))
-    return cluster(workers, demand=demand, wants=(Want(3, 60.0, "me"),))
+    demand = observed.Demand((observed.PrefixWork("inc", 1.0, 1, 2, 3),))
+    return cluster(workers, demand=demand, wants=(observed.Want(3, 60.0, "me"),))
 
 
 def record(path: Path, *clusters: ObservedCluster, at: float, redact: bool = False) -> None:
@@ -72,7 +65,7 @@ def test_redacted_names_are_the_same_each_time_and_say_nothing(tmp_path: Path) -
 
 
 def test_what_a_scheduler_does_not_say_is_no_sample() -> None:
-    silent = ObservedScheduler(problem=Reason.SCHEDULER_UNREACHABLE)
+    silent = observed.ObservedScheduler(problem=Reason.SCHEDULER_UNREACHABLE)
     tracer = TraceFile(Path(), every_s=1.0)
 
     assert tracer.sample(ObservedCluster(key=KEY, scheduler=silent), t=0.0) is None

@@ -12,16 +12,8 @@ from hypothesis import strategies as st
 
 from dask_adaptive.model.observed import PrefixWork
 from dask_adaptive.model.policy import Policy, parse_policy
-from dask_adaptive_lab.simulate.advice import (
-    Result,
-    Tried,
-    advise,
-    changed,
-    front,
-    result_of,
-    search,
-    too_short,
-)
+from dask_adaptive_lab.simulate import advice as model
+from dask_adaptive_lab.simulate.advice import Result, Tried, advise, changed, result_of, search
 from dask_adaptive_lab.simulate.replay import replay
 from dask_adaptive_lab.simulate.workload import WorkBurst, workload_of
 from dask_adaptive_lab.trace import Origin, Sample, Trace, TraceGroup
@@ -104,7 +96,7 @@ class TestTooShort:
         two_traces=([trace([10, 40]), trace([10, 40])], ""),
     )
     def test_is_said(self, traces: list[Trace], said: str) -> None:
-        found = too_short(traces)
+        found = model.too_short(traces)
 
         assert said in found
         assert bool(said) == bool(found)
@@ -122,7 +114,7 @@ class TestFront:
         self, found: list[Result]
     ) -> None:
         made = [Tried({"n": n}, (result,)) for n, result in enumerate(found)]
-        best = front(made)
+        best = model.front(made)
 
         def is_no_worse(a: Tried, b: Tried) -> bool:
             x, y = a.total(), b.total()
@@ -138,7 +130,7 @@ class TestFront:
         made = [Tried({"n": n}, (result,)) for n, result in enumerate(found)]
         shuffled = random.sample(made, len(made))
 
-        assert front(made) == front(shuffled)
+        assert model.front(made) == model.front(shuffled)
 
 
 class TestAdvice:

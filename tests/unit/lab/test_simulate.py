@@ -15,21 +15,13 @@ from dask_adaptive.model.observed import PrefixWork, Want
 from dask_adaptive.model.policy import Policy, parse_policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Limits, Profile
+from dask_adaptive_lab import trace as form
 from dask_adaptive_lab.cli.simulate import table_of
 from dask_adaptive_lab.simulate.cluster import SimulatedCluster, startup_of
 from dask_adaptive_lab.simulate.replay import recorded, replay, turns
 from dask_adaptive_lab.simulate.simulated_ports import SimulatedPorts, completed
 from dask_adaptive_lab.simulate.workload import Arrival, Release, Withdrawal, Workload, workload_of
-from dask_adaptive_lab.trace import (
-    InvalidTrace,
-    Origin,
-    Sample,
-    Trace,
-    TraceGroup,
-    origin_line,
-    read_trace,
-    sample_line,
-)
+from dask_adaptive_lab.trace import InvalidTrace, Origin, Sample, Trace, TraceGroup
 from support.tables import table
 
 ORIGIN = Origin("etl", 1_770_000_000.0, 1.0, "etl-default", "2026.8.0", "0.1.0")
@@ -48,6 +40,10 @@ def sample(t: float, *prefixes: PrefixWork, workers: int = 1, **more: Any) -> Sa
 
 def trace(*samples: Sample) -> Trace:
     return Trace(ORIGIN, samples)
+
+
+def written(*samples: Sample) -> list[str]:
+    return [form.origin_line(ORIGIN), *map(form.sample_line, samples)]
 
 
 def policy(maximum: int = 5, **spec: Any) -> Policy:
@@ -72,12 +68,12 @@ class TestTrace:
         )  # fmt: skip
         one = trace(full, sample(2.5))
 
-        assert one == read_trace([origin_line(ORIGIN), *map(sample_line, one.samples)])
+        assert one == form.read_trace(written(*one.samples))
 
     def test_a_line_that_was_cut_off_is_passed_over(self) -> None:
-        lines = [origin_line(ORIGIN), sample_line(sample(0)), sample_line(sample(1))[:-9]]
+        *lines, last = written(sample(0), sample(1))
 
-        assert (sample(0),) == read_trace(lines).samples
+        assert (sample(0),) == form.read_trace([*lines, last[:-9]]).samples
 
     @table(
         "lines, said",
@@ -85,15 +81,14 @@ class TestTrace:
         another_file=(["{}"], "this is no trace"),
         no_json=(["nonsense"], "this is no trace"),
         newer=(['{"trace":2}'], "version 2"),
-        half_an_origin=(['{"trace":1}'], "line 1 can't be read"),
-        nothing_recorded=([origin_line(ORIGIN)], "no sample"),
-        broken_line=([origin_line(ORIGIN), "{}", sample_line(sample(1))], "line 2"),
-        backwards=([origin_line(ORIGIN), sample_line(sample(2)), sample_line(sample(1)), ""],
-            "line 3 goes back"),
+        half_an_origin=(['{"trace":1}'], "no trace: line 1 .* `cluster`"),
+        nothing_recorded=(written(), "no sample"),
+        broken_line=([*written(), "{}", *written(sample(1))[1:]], "line 2"),
+        backwards=([*written(sample(2), sample(1)), ""], "line 3 goes back"),
     )  # fmt: skip
     def test_what_is_no_trace_is_refused_with_a_sentence(self, lines: list[str], said: str) -> None:
         with pytest.raises(InvalidTrace, match=said):
-            read_trace(lines)
+            form.read_trace(lines)
 
 
 class TestWorkload:
@@ -328,9 +323,7 @@ class TestFigures:
 
     def test_rows_that_say_nothing_are_left_out(self) -> None:
         runs = [recorded(BURST), replay(BURST, policy(), title="policy.yaml")]
-        names, *columns = (list(column.cells) for column in table_of(runs).columns)
+        lines = [line.plain.split() for line in table_of(runs)]
 
-        assert "not done at the end" not in names
-        assert [["", "0"]] == [
-            list(row) for name, *row in zip(names, *columns, strict=True) if name == "redone tasks"
-        ]
+        assert ["redone", "tasks", "0"] in lines, "a recording does not say"
+        assert ["not", "done"] not in [line[:2] for line in lines]
