@@ -28,7 +28,7 @@ PARTS = {
     "kubernetes": ("Kubernetes", "API, chart and webhook tests on a real kube-apiserver"),
     "dask-kubernetes": (
         "dask-kubernetes",
-        "its CRDs, and its code beside ours, on the newest of these",
+        "its CRDs, and its code together with ours, on the newest of these",
     ),
     "python": ("Python, operator and command line", "installation by pip; unit and contract tests"),
     "agent": ("Python, schedulers, workers, notebooks", "installation by pip; contract tests"),
