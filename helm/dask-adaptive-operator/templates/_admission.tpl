@@ -1,25 +1,25 @@
 {{/*
-What the operator's account may write, kind by kind, where RBAC can grant only a whole kind. Each says who in the
-code needs it. An update is judged by the object as it was, too: else a label, patched first, would open the rest.
+Limits what the operator's account may write, where RBAC can only grant a whole kind. Each entry names the code that
+needs it. Updates are also checked against the old object: otherwise a patch of a label would permit the next one.
 */}}
 {{- define "operator.admissionPolicies" -}}
 {{- $before := "oldObject.metadata.?annotations.orValue({})" -}}
 {{- $after := "object.metadata.?annotations.orValue({})" -}}
 {{- $ours := list "kubernetes.dask.org/cooldown-until" "dask-adaptive.dev/adopted" | toJson -}}
-# Pods of workers are deleted (kube/platform.py, restart_worker).
+# Deletes pods of workers (kube/platform.py, restart_worker).
 - name: pods
   rule: {apiGroups: [""], apiVersions: [v1], resources: [pods], operations: [DELETE]}
   validations:
   - expression: oldObject.?metadata.?labels[?"dask.org/component"].orValue("") == "worker"
     message: dask-adaptive may delete only pods of Dask workers
-# The Deployment of a worker that has left is deleted (kube/platform.py, delete_worker).
+# Deletes the Deployment of a worker that has left (kube/platform.py, delete_worker).
 - name: deployments
   rule: {apiGroups: [apps], apiVersions: [v1], resources: [deployments], operations: [DELETE]}
   validations:
   - expression: oldObject.?metadata.?labels[?"dask.org/component"].orValue("") == "worker"
     message: dask-adaptive may delete only Deployments of Dask workers
-# The agent (kube/agent_config.py), and histories (kube/reporter.py). A patch that changes nothing answers with the
-# object, so this keeps ConfigMaps of others from being read as well.
+# Writes the agent (kube/agent_config.py) and histories (kube/reporter.py). The API server answers an empty patch with
+# the object, so this also keeps the operator from reading other ConfigMaps.
 - name: configmaps
   rule: {apiGroups: [""], apiVersions: [v1], resources: [configmaps], operations: [CREATE, UPDATE]}
   validations:
@@ -31,8 +31,8 @@ code needs it. An update is judged by the object as it was, too: else a label, p
       [object, oldObject].all(o, o == null ||
       o.?metadata.?labels[?"app.kubernetes.io/managed-by"].orValue("") == "dask-adaptive-operator" ||
       o.?metadata.?ownerReferences.orValue([]).exists(owner, owner.kind == "AdaptivePolicy"))
-    message: dask-adaptive may not write this ConfigMap, which is somebody else's; rename or delete that one
-# Upstream's autoscalers are put to rest and woken (controller/annotated_policies.py, cli/tidy.py).
+    message: dask-adaptive may not write this ConfigMap, because it is not its own; rename or delete it
+# Pauses and resumes dask-kubernetes' autoscaler (controller/annotated_policies.py, cli/tidy.py).
 - name: daskautoscalers
   rule: {apiGroups: [kubernetes.dask.org], apiVersions: ["*"], resources: [daskautoscalers], operations: [UPDATE]}
   validations:
@@ -47,8 +47,8 @@ code needs it. An update is judged by the object as it was, too: else a label, p
       {{ $before }}.all(k, k in {{ $ours }} || {{ $after }}[?k] == optional.of({{ $before }}[k])) &&
       {{ $after }}.all(k, k in {{ $ours }} || k in {{ $before }})
     message: dask-adaptive may change only its own annotations of a DaskAutoscaler
-# Policies made from annotations and by adoption (controller/annotated_policies.py, cli/tidy.py); of people's
-# policies only the status is written.
+# Writes policies made from annotations or by adoption (controller/annotated_policies.py, cli/tidy.py). Of all other
+# policies it writes only the status.
 - name: adaptivepolicies
   rule: {apiGroups: [dask-adaptive.dev], apiVersions: ["*"], resources: [adaptivepolicies], operations: [CREATE, UPDATE, DELETE]}
   validations:
@@ -56,13 +56,13 @@ code needs it. An update is judged by the object as it was, too: else a label, p
       [object, oldObject].all(o, o == null ||
       o.?metadata.?labels[?"dask-adaptive.dev/managed-by"].orValue("") in ["annotations", "adoption"])
     message: dask-adaptive may write only AdaptivePolicies that it made, which have the label dask-adaptive.dev/managed-by
-# The Lease (controller/lease.py), which stands among those of Kubernetes itself.
+# Creates the Lease (controller/lease.py), in a namespace with Leases of Kubernetes.
 - name: leases
   rule: {apiGroups: [coordination.k8s.io], apiVersions: [v1], resources: [leases], operations: [CREATE]}
   validations:
   - expression: object.metadata.name == "{{ include "operator.rightsName" . }}"
     message: dask-adaptive may create only its own Lease
-# Events (kube/reporter.py).
+# Writes events (kube/reporter.py).
 - name: events
   rule: {apiGroups: [""], apiVersions: [v1], resources: [events], operations: [CREATE, UPDATE]}
   validations:

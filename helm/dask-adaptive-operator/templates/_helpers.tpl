@@ -1,4 +1,4 @@
-{{/* Name of all that belongs to one release. */}}
+{{/* Name of the release's objects. */}}
 {{- define "operator.name" -}}
 {{- $base := .Values.nameOverride | default "dask-adaptive" -}}
 {{- if .Values.fullnameOverride -}}
@@ -10,14 +10,14 @@
 {{- end -}}
 {{- end -}}
 
-{{/* Name of what is in no namespace: two releases of one name, in two namespaces, don't meet. */}}
+{{/* Name of cluster-scoped objects: differs for two releases of one name in two namespaces. */}}
 {{- define "operator.clusterName" -}}
 {{- printf "%s-%s" .Release.Namespace (include "operator.name" .) -}}
 {{- end -}}
 
 {{/*
-Name of the rights of all operators of one controllerName. Whatever release they are of, they have the same: so Helm
-refuses a second one, which would serve the same policies. The operator's Lease is named so, too (controller/lease.py).
+Name of the Roles of all operators of one controllerName. It is the same in every release, so Helm refuses a second one,
+which would serve the same policies. The operator's Lease has this name too (controller/lease.py).
 */}}
 {{- define "operator.rightsName" -}}
 {{- printf "dask-adaptive-operator-%s" .Values.controllerName -}}
@@ -28,7 +28,7 @@ refuses a second one, which would serve the same policies. The operator's Lease 
 {{- end -}}
 
 {{/*
-A value that people also know by another name. Arguments: the name, its value, its default; the other name, its value.
+A value with an alias. Arguments: name, value, default, the alias, its value.
 */}}
 {{- define "operator.aliased" -}}
 {{- $value := index . 1 | toString -}}
@@ -56,7 +56,7 @@ A value that people also know by another name. Arguments: the name, its value, i
 {{ include "operator.chartLabels" . }}
 {{- end -}}
 
-{{/* Those of all objects, the pods of the hooks included, which no selector of ours may match. */}}
+{{/* Labels of all objects, including pods of hooks, which our selectors must not match. */}}
 {{- define "operator.chartLabels" -}}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
@@ -91,7 +91,7 @@ labels: {{- merge $labels $root.Values.podLabels | toYaml | nindent 2 }}
 {{- merge (deepCopy $root.Values.podAnnotations) (index . 1) $root.Values.commonAnnotations | toYaml -}}
 {{- end -}}
 
-{{/* An image that people can pull: nothing is published, so there is no default. */}}
+{{/* The image. No default, because none is published. */}}
 {{- define "operator.image" -}}
 {{- with .Values.image -}}
 {{- if not .repository -}}
@@ -111,9 +111,9 @@ labels: {{- merge $labels $root.Values.podLabels | toYaml | nindent 2 }}
 {{- end -}}
 {{- end -}}
 
-{{/* What is the same for all pods of ours, and comes from values. */}}
+{{/* The part of a pod's spec that all our pods share. */}}
 {{- define "operator.podSpec" -}}
-# Services here are called dask-adaptive-…, and their variables would pass for our settings.
+# Otherwise variables of Services named dask-adaptive-… would be read as settings of the operator.
 enableServiceLinks: false
 serviceAccountName: {{ include "operator.serviceAccount" . }}
 securityContext: {{- toYaml .Values.podSecurityContext | nindent 2 }}
@@ -144,7 +144,7 @@ volumes:
 {{- end }}
 {{- end -}}
 
-{{/* The same for their containers. */}}
+{{/* The part of a container that all our containers share. */}}
 {{- define "operator.container" -}}
 image: {{ include "operator.image" . }}
 imagePullPolicy: {{ .Values.image.pullPolicy }}
@@ -160,7 +160,7 @@ volumeMounts:
 {{- end }}
 {{- end -}}
 
-{{/* Which namespaces an operator serves, and a tidying one cleans: entries of `env`. */}}
+{{/* Entries of `env`: the namespaces that the operator serves and the uninstall hook cleans. */}}
 {{- define "operator.namespacesEnv" -}}
 {{- if .Values.watch.namespaces -}}
 - {name: DASK_ADAPTIVE_NAMESPACES, value: {{ join " " .Values.watch.namespaces | quote }}}
@@ -169,7 +169,7 @@ volumeMounts:
 {{- end }}
 {{- end -}}
 
-{{/* watch.namespaceSelector as the API server takes it in a query: team=a,env notin (dev),!old */}}
+{{/* watch.namespaceSelector as a query parameter: team=a,env notin (dev),!old */}}
 {{- define "operator.namespaceSelectorText" -}}
 {{- $parts := list -}}
 {{- with .Values.watch.namespaceSelector -}}
@@ -192,7 +192,7 @@ volumeMounts:
 {{- join "," $parts -}}
 {{- end -}}
 
-{{/* A labelSelector of the namespaces that are served; empty: all. For webhooks and NetworkPolicies. */}}
+{{/* A labelSelector of the namespaces that are served, for webhooks and NetworkPolicies. Empty: all. */}}
 {{- define "operator.namespaceSelector" -}}
 {{- if .Values.watch.namespaces -}}
 matchExpressions:
@@ -202,7 +202,7 @@ matchExpressions:
 {{- end -}}
 {{- end -}}
 
-{{/* Annotations of what runs before the chart is uninstalled; arguments: the root, the place in the order. */}}
+{{/* Annotations of the uninstall hook. Arguments: the root, the hook's weight. */}}
 {{- define "operator.tidyHook" -}}
 helm.sh/hook: pre-delete
 helm.sh/hook-weight: {{ index . 1 | quote }}
@@ -212,7 +212,7 @@ helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded,hook-failed
 {{- end }}
 {{- end -}}
 
-{{/* By which the API server calls the webhook. */}}
+{{/* Host name by which the API server calls the webhook. */}}
 {{- define "operator.webhookHost" -}}
 {{- printf "%s-webhook.%s.svc" (include "operator.name" .) .Release.Namespace -}}
 {{- end -}}
@@ -225,8 +225,8 @@ helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded,hook-failed
 {{- end -}}
 
 {{/*
-The Secret with the webhook's certificate. Each way has a name of its own: cert-manager's Secret stays when its
-Certificate goes, and is of another type than ours, which Kubernetes never changes.
+Name of the Secret with the webhook's certificate. cert-manager's has another name than ours: it stays when its
+Certificate is deleted, and Kubernetes does not change a Secret's type.
 */}}
 {{- define "operator.certificateSecret" -}}
 {{- with .Values.certificates -}}

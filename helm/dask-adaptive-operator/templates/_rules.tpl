@@ -1,7 +1,7 @@
-{{/* What the operator may do where Dask clusters are. Each rule says who needs it. */}}
+{{/* The operator's rights in namespaces with Dask clusters. Each rule names the code that needs it. */}}
 {{- define "operator.rules" -}}
-# The watches (kube/cache/world.py), and the lists that check them. The webhook lists policies, too: when a
-# scheduler's pod is created, its policy may be newer than the watch's state (controller/webhook.py).
+# Watches, and the lists that check them (kube/cache/world.py). The webhook also lists policies: when a scheduler's
+# pod is created, its policy may be newer than the watch's state (controller/webhook.py).
 - apiGroups: [dask-adaptive.dev]
   resources: [adaptivepolicies]
   verbs: [list, watch]
@@ -15,8 +15,8 @@
   resources: [pods, services, resourcequotas]
   verbs: [list, watch]
 {{- if not .Values.watch.namespaces }}
-# Workers leave nodes that are about to go away (kube/nodes.py). Nodes are in no namespace: an operator
-# with Roles only has a ClusterRole of its own for them, if watch.nodes asks for it.
+# Drains workers of nodes that are about to be removed (kube/nodes.py). Nodes are cluster-scoped: with
+# watch.namespaces, watch.nodes adds a ClusterRole for them.
 - apiGroups: [""]
   resources: [nodes]
   verbs: [list, watch]
@@ -45,11 +45,12 @@
 - apiGroups: [""]
   resources: [configmaps]
   verbs: [create, patch]
-# Who may write the agent (kube/agent_config.py), which is code: an admission policy asks about this name. There is no such kind.
+# The right to write the agent (kube/agent_config.py), which is code. The kind does not exist; an admission policy
+# checks for this right.
 - apiGroups: [dask-adaptive.dev]
   resources: [agents]
   verbs: [create]
-# Scaling: the number of workers, and the Deployment of a worker that has left (kube/platform.py).
+# Sets the number of workers, and deletes the Deployment of a worker that has left (kube/platform.py).
 - apiGroups: [kubernetes.dask.org]
   resources: [daskworkergroups/scale]
   verbs: [patch]
@@ -62,13 +63,13 @@
   resources: [daskclusters]
   verbs: [delete]
 {{- end }}
-# Workers that are replaced in place: their pod is deleted (kube/platform.py, restart_worker).
+# Deletes the pods of workers that are replaced in place (kube/platform.py, restart_worker).
 - apiGroups: [""]
   resources: [pods]
   verbs: [delete]
 {{- with .Values.scheduler.tls }}
 {{- with append .secretNames .secretName | compact | uniq }}
-# Certificates for schedulers that take TLS only (kube/route.py).
+# Reads certificates for schedulers that accept only TLS (kube/route.py).
 - apiGroups: [""]
   resources: [secrets]
   resourceNames: {{ toJson . }}
@@ -80,7 +81,7 @@
   resources: [namespaces]
   verbs: [get]
 {{- if .Values.watch.namespaceSelector }}
-# Which namespaces have the labels of watch.namespaceSelector (controller/app.py).
+# Finds the namespaces that watch.namespaceSelector selects (controller/app.py).
 - apiGroups: [""]
   resources: [namespaces]
   verbs: [list, watch]
@@ -93,9 +94,9 @@
 {{- end }}
 {{- end -}}
 
-{{/* AdaptiveBudgets are in no namespace unless watch.budgets says so (controller/budget_keeper.py). */}}
+{{/* AdaptiveBudgets are cluster-scoped unless watch.budgets is Namespaced (controller/budget_keeper.py). */}}
 {{- define "operator.budgetRules" -}}
-# What clusters share, and who has what of it (controller/budget_keeper.py).
+# Reads AdaptiveBudgets, and writes who uses how much of them (controller/budget_keeper.py).
 - apiGroups: [dask-adaptive.dev]
   resources: [adaptivebudgets]
   verbs: [list, watch]
@@ -103,7 +104,7 @@
   resources: [adaptivebudgets/status]
   verbs: [patch]
 {{- if ne .Values.watch.budgets "Namespaced" }}
-# Which namespaces a budget selects by their labels (kube/shared_budgets.py).
+# Reads the labels by which a budget selects namespaces (kube/shared_budgets.py).
 - apiGroups: [""]
   resources: [namespaces]
   verbs: [list, watch]
