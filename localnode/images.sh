@@ -46,7 +46,7 @@ buildah_() { # WHAT ARGUMENTS...
 build() { # IMAGE STAMP DOCKERFILE CONTEXT ARGUMENTS...
   local image=$1 stamp=$2 file=$3 context=$4 began=$SECONDS
   shift 4
-  say "building $image"
+  say "building $image${number:+ (image $number of $total)}"
   buildah_ "building $image" build --isolation chroot --network host --volume "$ca:/etc/ssl/certs/ca-certificates.crt:ro" \
     --label "dask-adaptive.dev/stamp=$stamp" --tag "localhost/$image" --file "$file" "$@" "$context"
   took=$((SECONDS - began))
@@ -160,7 +160,10 @@ forget_older() { # TAG: the tars of our other tags, and their names in the store
   done
 }
 
-for name in "${@:-${usual[@]}}"; do
+wanted=("${@:-${usual[@]}}")
+total=${#wanted[@]} number=0
+for name in "${wanted[@]}"; do
+  number=$((number + 1))
   case $name in
   pause | pause:1) pause ;;
   python | python:3.11) base ;;

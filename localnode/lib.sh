@@ -189,25 +189,35 @@ listening() { (: <"/dev/tcp/$1/$2") 2>/dev/null; } # ADDRESS PORT
 
 ctr_() { ctr --address "$run/containerd.sock" --namespace k8s.io "$@"; }
 
-### long commands: their output goes to a log, and a line every 20 s shows that they have not hung
+### long commands: their output goes to a log; what they have done is shown in one line of a terminal, elsewhere in a line every 20 s
+
+# What the log of buildah or debootstrap says last, for people; nothing if it says nothing.
+step_in() { # LOG
+  sed -nE -e 's|^STEP ([0-9]+)/([0-9]+): (.*)|step \1 of \2: \3|p' -e 's|^I: ||p' "$1" | tail -n 1 | tr -d '[:cntrl:]' | cut -c 1-70
+}
 
 # progress WHAT LOG COMMAND...: on failure the log's end is shown and 1 returned.
 progress() {
-  local what=$1 log=$2 began=$SECONDS pid code=0
+  local what=$1 log=$2 began=$SECONDS next=20 line='' pid code=0 now note
   shift 2
+  if [ -t 2 ] && [ "${TERM:-dumb}" != dumb ]; then line=yes; fi
   "$@" >"$log" 2>&1 9>&- &
   pid=$!
   # A background command of a script ignores Ctrl-C, so pass it on.
-  trap 'kill '"$pid"' 2>/dev/null; say "interrupted while '"$what"'; run it again, it goes on from there"; exit 130' INT TERM
+  trap 'kill '"$pid"' 2>/dev/null; '"${line:+echo >&2;}"' say "interrupted while '"$what"'; run it again, it goes on from there"; exit 130' INT TERM HUP
   while kill -0 "$pid" 2>/dev/null; do
     sleep 0.5
-    if ((SECONDS - began >= 20 && (SECONDS - began) % 20 == 0)); then
-      say "still $what: $((SECONDS - began)) s${progress_note:+, $($progress_note)}"
-      sleep 1
-    fi
+    now=$((SECONDS - began))
+    if [ -z "$line" ] && ((now < next)); then continue; fi
+    next=$((now + 20))
+    note=$("${progress_note:-step_in}" "$log")
+    note="$me: $what, $now s${note:+ ($note)}"
+    # One line that is written over must not wrap.
+    if [ "$line" ]; then printf '\r\033[K%s' "${note:0:$(($(tput cols 2>/dev/null || echo 80) - 1))}" >&2; else echo "$note" >&2; fi
   done
+  if [ "$line" ]; then printf '\r\033[K' >&2; fi
   wait "$pid" || code=$?
-  trap - INT TERM
+  trap - INT TERM HUP
   ((code == 0)) && return
   tail -n 15 "$log" >&2
   say "$what failed (its last words are above, all of them in $log)"

@@ -23,14 +23,11 @@ fi
 
 say "installing ${missing[*]}"
 log=$(mktemp)
-quietly() {
-  "$@" >"$log" 2>&1 && return
-  tail -n 15 "$log" >&2
-  die "'$*' failed (its last words are above, all of them in $log); mend apt's sources or network and run this again"
-}
 export DEBIAN_FRONTEND=noninteractive
-quietly apt-get update
-quietly apt-get install --yes --no-install-recommends "${missing[@]}"
+for step in update "install --yes --no-install-recommends ${missing[*]}"; do
+  # shellcheck disable=SC2086 # words of a command
+  progress "apt-get ${step%% *}" "$log" apt-get $step || die "mend apt's sources or network and run this again"
+done
 rm -f "$log"
 if [ -d /run/systemd/system ]; then # there, installing also enables them for the next boot
   for service in etcd containerd; do

@@ -6,6 +6,11 @@ set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 space=dask-adaptive-demo
 say() { echo "demo-k8s: $*" >&2; }
+step=0 steps=3
+step() {
+  step=$((step + 1))
+  say "step $step of $steps: $*"
+}
 
 if [ "${1:-}" = down ]; then
   if [ -z "${KUBECONFIG:-}" ]; then exec "$root/localnode/down.sh" --wipe; fi
@@ -13,14 +18,17 @@ if [ "${1:-}" = down ]; then
   exec "$root/scripts/uninstall.sh"
 fi
 if [ -z "${KUBECONFIG:-}" ]; then
+  steps=4
+  step "a Kubernetes node on this machine; the first time, its programs and images are built"
   "$root/localnode/packages.sh"
   node=$("$root/localnode/up.sh")
   eval "$node"
 fi
 export PATH=$root/.venv/bin:$PATH # kubectl finds its plugin dask-adaptive there
+step "dask-kubernetes and dask-adaptive"
 "$root/scripts/install.sh"
 
-say "applying manifests/examples/cluster.yaml and policy.yaml in namespace $space"
+step "manifests/examples/cluster.yaml and policy.yaml in namespace $space"
 kubectl create namespace "$space" --dry-run=client -o yaml | kubectl apply -f - >/dev/null
 kubectl --namespace "$space" delete daskcluster,adaptivepolicy demo --ignore-not-found --wait --timeout=120s >/dev/null
 until [ -z "$(kubectl --namespace "$space" get pods -o name)" ]; do sleep 1; done
@@ -42,6 +50,7 @@ if ! timeout 2 bash -c ": </dev/tcp/$(sed 's|tcp://||; s|:|/|' <<<"$address")" 2
   address=tcp://127.0.0.1:18786
   until timeout 1 bash -c ": </dev/tcp/127.0.0.1/18786" 2>/dev/null; do sleep 0.2; done
 fi
+step "the demo's four acts"
 "$root/.venv/bin/python" "$root/scripts/demo_on_kubernetes.py" "$space" demo "$address"
 
 cat <<T
