@@ -195,6 +195,7 @@ def rights(*words: str) -> set[tuple[str, str]]:
         ("webhook.terminationGracePeriodSeconds=60", "WORKER_GRACE", "300", "60"),
         ("controllerName=b", "CONTROLLER_NAME", "dask-adaptive", "b"),
         ("adopt=Never", "ADOPT", "Annotated", "Never"),
+        ("webhook.port=9443", "WEBHOOK_PORT", "8443", "9443"),
     ],
 )
 def test_what_is_passed_on(value: str, name: str, usual: str | None, given: str) -> None:
