@@ -142,12 +142,8 @@ def test_budgets_in_namespaces_need_no_cluster_role() -> None:
         resource for rule in granted for resource in rule["resources"]
     }
     assert [f"ns-{NAME}-webhook"] == [n for kind, n in objects if kind == "ClusterRoleBinding"]
-    scopes = [
-        rendered(*more)["CustomResourceDefinition", "adaptivebudgets.dask-adaptive.dev"]["spec"][
-            "scope"
-        ]
-        for more in (words, words[:2])
-    ]
+    crd = "CustomResourceDefinition", "adaptivebudgets.dask-adaptive.dev"
+    scopes = [rendered(*more)[crd]["spec"]["scope"] for more in (words, words[:2])]
     assert ["Namespaced", "Cluster"] == scopes
 
 
