@@ -3,6 +3,9 @@ document.addEventListener("DOMContentLoaded", () => {
   for (const table of document.querySelectorAll("table.table, table.docutils")) {
     const names = [...table.querySelectorAll("thead th")].map((head) => head.textContent.trim())
     for (const row of table.querySelectorAll("tbody tr"))
-      [...row.children].forEach((cell, at) => { if (names[at]) cell.dataset.column = names[at] })
+      [...row.children].forEach((cell, at) => {
+        if (!cell.textContent.trim() && !cell.querySelector("img")) cell.classList.add("empty")
+        else if (names[at]) cell.dataset.column = names[at]
+      })
   }
 })
