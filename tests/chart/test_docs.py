@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.doc_commands import chart_values, doc_commands, inline_commands, pages
-from support.kube_server import ROOT, ran, rendered
+from support.kube_server import ROOT, built, ran, rendered
 from support.walk import blocks
 
 VALUES = sorted(
@@ -39,7 +39,7 @@ def test_kubeconform_accepts_the_examples_and_nothing_wrong(
 ) -> None:
     examples, more = ROOT / "manifests/examples", tmp_path / "more.yaml"
     more.write_text((examples / "minimal-policy.yaml").read_text() + added)
-    kubeconform = ran(str(ROOT / "scripts/go-tool.sh"), "kubeconform").stdout.strip()
+    kubeconform = built("scripts/go-tool.sh", "kubeconform")
     options = ("-strict", "-ignore-missing-schemas", "-schema-location", SCHEMAS)
 
     assert code == ran(kubeconform, *options, str(examples), str(more)).returncode

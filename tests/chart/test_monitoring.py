@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from dask_adaptive.controller.metrics import _OF_CLUSTERS, Metrics
-from support.kube_server import CHART, ROOT, lacking, ran, rendered
+from support.kube_server import CHART, ROOT, built, ran, rendered
 
 NAME = "r-dask-adaptive"
 ALERTS = CHART / "files/alerts.yaml"
@@ -21,10 +21,7 @@ DASHBOARD = CHART / "files/dashboard.json"
 
 @pytest.fixture(scope="module")
 def promtool() -> str:
-    done = ran(str(ROOT / "tests/chart/promtool.sh"))
-    if done.returncode:
-        lacking(done.stderr.strip().splitlines()[-1])
-    return done.stdout.strip().splitlines()[-1]
+    return built("tests/chart/promtool.sh")
 
 
 def run(*words: str) -> str:

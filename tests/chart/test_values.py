@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from dask_adaptive_agent import __version__
-from support.kube_server import CHART, ROOT, helm_template
+from support.kube_server import CHART, ROOT, built, helm_template
 
 README = (CHART / "README.md").read_text()
 
@@ -61,6 +61,7 @@ def test_each_value_has_a_comment_and_a_test() -> None:
 
 
 def test_the_readme_is_what_helm_docs_writes() -> None:
+    built("scripts/go-tool.sh", "helm-docs")
     assert README == runpy.run_path(str(ROOT / "scripts/sync_chart.py"))["readme"]()
 
 

@@ -113,6 +113,14 @@ def helm() -> str:
     return shutil.which(binary("helm")) or lacking("no helm; build it with: localnode/build.sh")
 
 
+def built(script: str, *words: str) -> str:
+    """The path of a program that a script here builds or finds; without it the test is skipped."""
+    done = ran(str(ROOT / script), *words)
+    if done.returncode:
+        lacking(done.stderr.strip().splitlines()[-1])
+    return done.stdout.strip().splitlines()[-1]
+
+
 def upstream_crds() -> list[Path]:
     """dask-kubernetes' CRDs, out of its PyPI package."""
     folder = CACHE / f"dask-kubernetes-{DASK_KUBERNETES}"
