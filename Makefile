@@ -76,7 +76,7 @@ bench: bench-cost ## what our code costs a scheduler, beside stock, and the oper
 bench-%:
 	+@$(MAKE) --no-print-directory -C tests/bench $*
 
-docs: $(VENV)-site/.ready ## the documentation as a site, in site/, with warnings as errors (DOCS_URL, REPOSITORY_URL: docs/conf.py)
+docs: $(VENV)-site/.ready ## the documentation as a site, in site/, with warnings as errors (DOCS_URL, PROJECT_URL: docs/conf.py)
 	$(VENV)-site/bin/d2 --layout elk --elk-nodeNodeBetweenLayers 20 --elk-padding "[top=20,left=20,bottom=45,right=20]" \
 	  --dark-theme 200 --pad 4 --scale 1 docs/images/architecture.d2 docs/images/architecture.svg
 	rm -rf site && $(VENV)-site/bin/sphinx-build -qnW --keep-going -d .cache/doctrees docs site

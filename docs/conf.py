@@ -3,7 +3,7 @@ How Sphinx builds the site: `make docs`. The navigation is in `_toc.yml`.
 
 The site works from a folder, without a server or network. Two variables add what only a published
 site has: `DOCS_URL`, the address above the folders of all versions, gives the version menu (it
-reads `versions.json` there) and excerpts in the results of the search; `REPOSITORY_URL` gives each
+reads `versions.json` there) and excerpts in the results of the search; `PROJECT_URL` gives each
 page a link to edit it.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 VERSION = (ROOT / "operator/dask_adaptive_agent/__init__.py").read_text()
-DOCS_URL, REPOSITORY_URL = os.environ.get("DOCS_URL"), os.environ.get("REPOSITORY_URL")
+DOCS_URL, PROJECT_URL = os.environ.get("DOCS_URL"), os.environ.get("PROJECT_URL")
 
 project = "dask-adaptive"
 author = "the dask-adaptive developers"
@@ -51,10 +51,10 @@ if DOCS_URL:
         "check_switcher": False,
         "navbar_start": ["navbar-logo", "version-switcher"],
     }
-if REPOSITORY_URL:
+if PROJECT_URL:
     html_theme_options["use_edit_page_button"] = True
     html_context |= {
-        "edit_page_url_template": REPOSITORY_URL + "/edit/main/docs/{{ file_name }}",
+        "edit_page_url_template": PROJECT_URL + "/edit/main/docs/{{ file_name }}",
         "edit_page_provider_name": "",
     }
 
