@@ -12,7 +12,7 @@ import yaml
 from dask_adaptive.model.policy import InvalidPolicy, Policy, parse_policy
 from dask_adaptive_lab.trace import InvalidTrace, Trace, read_trace
 
-#: Exit code: work was redone, which the operator exists to prevent.
+#: Exit code: scaling had tasks rerun, which the operator exists to prevent.
 REDONE = 5
 
 

@@ -13,7 +13,7 @@ from rich.text import Text
 from dask_adaptive.cli.access import NOTHING, fail
 from dask_adaptive.cli.output import aligned, show
 from dask_adaptive.kube.api import POLICIES
-from dask_adaptive.model.amounts import format_duration
+from dask_adaptive.model.amounts import counted, format_duration
 from dask_adaptive_lab.cli.files import read_manifest, read_trace_file
 from dask_adaptive_lab.cli.progress import progress
 from dask_adaptive_lab.simulate.advice import Result, Tried, advise, changed, search, too_short
@@ -45,7 +45,7 @@ def command(traces: tuple[Path, ...], policy: Path | None) -> None:
     name = (today.get("metadata") or {}).get("name") or today["spec"]["clusterRef"]["name"]
     tried = _search(today["spec"], read)
     advice = advise(tried)
-    show(_table(tried, advice, "the defaults" if manifest is None else "today's"))
+    show(_table(tried, advice, "the defaults" if manifest is None else "today's policy"))
     for n, (title, each) in enumerate(advice.items(), 1):
         # A patch of the policy that there is, or a whole one.
         spec = changed({} if manifest else today["spec"], each.changes)
@@ -62,7 +62,7 @@ def _search(spec: Mapping[str, Any], read: Sequence[Trace]) -> list[Tried]:
 
         tried = search(spec, read, limit=TRIES, told=told)
     if not any(one.is_done for one in tried):
-        fail(f"none of {len(tried)} policies does all the work: allow more workers", NOTHING)
+        fail(f"none of {len(tried)} policies completes all work: allow more workers", NOTHING)
     return tried
 
 
@@ -76,15 +76,15 @@ def _default_for(traces: Sequence[Trace]) -> dict[str, Any]:
 
 def _table(tried: Sequence[Tried], advice: Mapping[str, Tried], today: str) -> Iterator[str | Text]:
     done = sum(one.is_done for one in tried)
-    yield f"policies that do all the work: {done}, on {len(tried[0].results)} traces"
+    yield f"{counted(len(tried[0].results), 'trace')}; policies that complete all work: {done}"
     if not tried[0].is_done:
-        yield f"Work is left undone by {today}."
+        yield f"Work is left undone under {today}."
     yield ""
     rows = [_row(today, tried[0].total())]
     rows += [_row(f"{n} {title}", advice[title].total()) for n, title in enumerate(advice, 1)]
     yield from aligned(("", "WORKER-HOURS", "MEAN WAIT", "MAKESPAN"), rows)
     if not advice:
-        yield "No policy that was tried is better."
+        yield "No other policy that was tried is better."
 
 
 def _row(title: str, result: Result) -> tuple[str, str, str, str]:
@@ -94,14 +94,14 @@ def _row(title: str, result: Result) -> tuple[str, str, str, str]:
 
 def _sentences(title: str, advice: Tried, today: Tried) -> Iterator[str]:
     now, then = today.total(), advice.total()
-    waits = f"a task waits {then.wait_s:.1f} s instead of {now.wait_s:.1f} s"
+    waits = f"tasks wait {then.wait_s:.1f} s on average, not {now.wait_s:.1f} s"
     yield f"{title}: {_more(now, then):+.0%} worker-hours; {waits}"
     if len(today.results) == 1:
-        yield "How sure: from one trace; how other days go is not known. Record more of them."
+        yield "Confidence: low, with one trace. Record other days, too."
         return
     spread = [_more(*both) for both in zip(today.results, advice.results, strict=True)]
     low, high = min(spread), max(spread)
-    yield f"How sure: {low:+.0%} to {high:+.0%} in each of {len(spread)} traces."
+    yield f"Confidence: {low:+.0%} to {high:+.0%} worker-hours in {len(spread)} traces."
 
 
 def _more(now: Result, then: Result) -> float:

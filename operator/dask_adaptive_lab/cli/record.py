@@ -61,8 +61,8 @@ def command(
     """
     Record the load of CLUSTER, for `simulate`.
 
-    Only numbers by prefix (names of functions) are written, never a key, an address or a result.
-    End it with Ctrl-C whenever you like. Exit code 1 if there is nothing to record.
+    The file holds numbers by prefix (function name), but no task keys, addresses or results.
+    Ctrl-C ends the recording. Exit code 1 if there was nothing to record.
     """
     if every_s <= 0:
         raise click.BadParameter("--every must be longer than 0s")
@@ -115,7 +115,7 @@ class _Recording:
                 return
             complain(f"no sample: {why}")
             if self.file.samples == before and time.time() - self.file.written_at > GIVE_UP_S:
-                fail(f"no answer for {format_duration(GIVE_UP_S)}", UNREACHABLE)
+                fail(f"no answer from the scheduler for {format_duration(GIVE_UP_S)}", UNREACHABLE)
             await self._rest(max(self.every_s, 1.0))
 
     async def _sample(self, link: ReadOnlyLink) -> str:
@@ -127,7 +127,7 @@ class _Recording:
             if not scheduler.is_connected:
                 return scheduler.message
             if scheduler.demand is None:
-                fail("the scheduler's agent is too old to say what work there is", NOTHING)
+                fail("the agent in the scheduler is too old to report its work", NOTHING)
             if began - seen_at >= PLATFORM_S:
                 with contextlib.suppress(KubeError):  # what was seen last is better than nothing
                     seen, seen_at = await platform_view(self.api, self.key), began

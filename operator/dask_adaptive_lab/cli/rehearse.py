@@ -39,7 +39,8 @@ def command(
     POLICY is an AdaptivePolicy as you would apply it. SCRIPT is your own Dask program: in it,
     `Client()` connects to the rehearsal. Without SCRIPT the built-in demo runs.
 
-    Exit codes: the script's own; 2 for an invalid policy; 5 if work was redone.
+    Exit codes: the script's own; 2 for an invalid policy; 5 if scaling had tasks rerun;
+    128 and its number for a signal.
     """
     # Only this command needs distributed, which takes a second to import.
     from dask_adaptive_lab.local import Machine, amounts_of

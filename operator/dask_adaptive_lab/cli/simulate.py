@@ -19,7 +19,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 #: Rows of the table: what a figure is called, and how it reads; empty: there is nothing to say.
 _ROWS: tuple[tuple[str, Callable[[Figures], str]], ...] = (
-    ("workers at most", lambda f: str(f.peak)),
+    ("peak workers", lambda f: str(f.peak)),
     ("worker-seconds", lambda f: f"{f.worker_s:.0f}"),
     ("makespan", lambda f: format_duration(f.makespan_s)),
     (
@@ -27,8 +27,8 @@ _ROWS: tuple[tuple[str, Callable[[Figures], str]], ...] = (
         lambda f: "" if f.mean_wait_s is None else format_duration(f.mean_wait_s),
     ),
     ("changes of direction", lambda f: str(f.turns)),
-    ("redone tasks", lambda f: "" if f.redone is None else str(f.redone)),
-    ("not done at the end", lambda f: str(f.unfinished or "")),
+    ("tasks rerun by scaling", lambda f: "" if f.redone is None else str(f.redone)),
+    ("unfinished at the end", lambda f: str(f.unfinished or "")),
 )
 
 
@@ -46,7 +46,7 @@ def command(
 
     The planner is that of the operator; the cluster is a model in simulated time.
 
-    Exit codes: 2 for an invalid policy or trace; 5 if work would be redone.
+    Exit codes: 2 for an invalid policy or trace; 5 if scaling would have tasks rerun.
     """
     policies = {str(path): read_policy(path) for path in (policy, against) if path is not None}
     work = read_trace_file(trace)
@@ -57,7 +57,7 @@ def command(
     else:
         show(table_of(runs))
     if any(run.figures.redone for run in runs):
-        fail("work would be redone in the model; please report this", REDONE)
+        fail("tasks are rerun by scaling in the model; please report this", REDONE)
 
 
 def _json(run: Run) -> dict[str, object]:

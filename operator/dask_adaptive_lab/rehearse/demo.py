@@ -149,12 +149,12 @@ def pinned(client: Client, keep: str, future: Any) -> None:
         found = future.result()
         future.release()  # the last worker could not leave with a result that is wanted
         assert (36_000, sum(range(36_000))) == (found["rows"].sum(), found["total"].sum()), found
-        say("  Its result is right: 36,000 rows, each in its place, once.")
+        say("  Its result is right: all 36,000 rows, once each.")
         took = until("all others gone", lambda: names(client) == [keep])
         held = [f"{pin['source']} ({pin['reason']})" for pin in pins_of(client, keep)]
         say(f"  After {took:.1f} s the others have left; {keep} stays.")
         say(f"  It is pinned by {', '.join(held)}.")
-        say("Act 4: the pin is taken away.")
+        say("Act 4: the pin is removed.")
     took = until("no workers", lambda: not names(client))
     say(f"  {took:.1f} s later the cluster is at its minimum.")
 

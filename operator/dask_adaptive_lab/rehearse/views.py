@@ -35,7 +35,7 @@ _HASH = re.compile(r"\b([0-9a-f]{6})[0-9a-f]{10,}")
 
 
 class Watcher:
-    """Follows a rehearsal, overriding what it wants to know: a view, the figures, a test."""
+    """Follows a rehearsal. Views, figures and tests override the methods that they need."""
 
     def said(self, line: str) -> None:
         """The script, or the rehearsal itself, printed a line."""
@@ -74,7 +74,7 @@ class PlainView(Watcher):
 
 
 class Page(Watcher):
-    """Workers as rows, what the script says, and what was just done and why; rich renders it."""
+    """A live page: tasks, workers, the last actions with their reasons, and the script's output."""
 
     def __init__(self, title: str) -> None:
         self._title, self._began = title, time.monotonic()
@@ -115,7 +115,7 @@ class Page(Watcher):
         return Group(
             Rule(self._title), self._progress, _headline(self._result, self._tally),
             _workers(self._result),
-            Rule("done, and why"), happened, Rule("the script"), said,
+            Rule("actions, and why"), happened, Rule("output of the script"), said,
         )  # fmt: skip
 
 
@@ -137,7 +137,7 @@ def _headline(result: PassResult, tally: Tally | None) -> Text:
 def _workers(result: PassResult) -> Table:
     table = Table(expand=True, pad_edge=False, box=None)
     for name, kind in (("worker", "left"), ("state", "left"), ("tasks", "right"), ("idle", "right"),
-                       ("only here", "right"), ("held by", "left")):  # fmt: skip
+                       ("sole copies", "right"), ("pinned by", "left")):  # fmt: skip
         table.add_column(name, justify=kind)  # type: ignore[arg-type]
     for worker in result.observed.workers:
         table.add_row(*_cells(worker, result.observed.clocks))
@@ -195,7 +195,7 @@ class RehearsalFigures(Watcher):
         table.add_column(justify="right")
         for name, value in self.rows():
             table.add_row(name, value, style="bold green" if (name, value) == _NONE_REDONE else "")
-        return Group(Rule("in figures"), table)
+        return Group(Rule("figures"), table)
 
     def rows(self) -> list[tuple[str, str]]:
         """Name and value of each figure, in words."""
@@ -219,15 +219,15 @@ class RehearsalFigures(Watcher):
     def _rows_of_tasks(self) -> list[tuple[str, str]]:
         tally = self.tally
         if tally is None:
-            return [("tasks", "not counted: the scheduler did not allow it")]
+            return [("tasks", "not counted")]
         rows = [
-            ("tasks that finished", str(tally.tasks)),
-            ("runs", str(tally.runs)),
+            ("finished tasks", str(tally.tasks)),
+            ("task runs", str(tally.runs)),
             (_NONE_REDONE[0], str(tally.redone)),
         ]
         if tally.erred:
-            rows.append(("runs that raised (the script's own)", str(tally.erred)))
+            rows.append(("failed runs (errors of the script)", str(tally.erred)))
         if tally.shuffles:
             shuffles = f"{tally.shuffles}; {tally.max_shuffle_run}"
-            rows.append(("P2P shuffles; highest run id", shuffles))
+            rows.append(("P2P shuffles; most runs of one", shuffles))
         return rows

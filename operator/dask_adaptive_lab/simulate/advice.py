@@ -75,8 +75,8 @@ def too_short(traces: Sequence[Trace]) -> str:
     if bursts >= LEAST_BURSTS and lasted_s >= LEAST_S:
         return ""
     return (
-        f"too short to tell: {bursts} bursts of work in {lasted_s:.0f} s; advice needs at least"
-        f" {LEAST_BURSTS} in {LEAST_S:.0f} s, better a day: record for longer"
+        f"too short to tell: {bursts} of at least {LEAST_BURSTS} bursts of work, and"
+        f" {lasted_s:.0f} of at least {LEAST_S:.0f} s; record for longer, best for a day"
     )
 
 

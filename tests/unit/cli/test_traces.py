@@ -77,7 +77,7 @@ def test_two_policies_side_by_side() -> None:
     assert 0 == result.exit_code, result.output
     assert ["as", "recorded", "few.yaml", "many.yaml"] == result.output.splitlines()[0].split()
     assert "\x1b[" not in result.output
-    for row in ("workers at most", "worker-seconds", "makespan", "redone tasks"):
+    for row in ("peak workers", "worker-seconds", "makespan", "rerun by scaling"):
         assert row in result.output
 
 
@@ -153,7 +153,7 @@ def test_a_policy_of_today_may_lack_a_name_and_have_empty_sections(folder: Path)
     no_duration=("simulate few.yaml --trace trace.jsonl --startup soon", 2, "90s, 15m or 1h30m"),
     no_file=("simulate few.yaml --trace nowhere.jsonl", 2, "does not exist"),
     recommend_nothing=("recommend", 2, "Missing argument"),
-    too_short=("recommend short.jsonl", 1, "too short to tell: 1 bursts"),
+    too_short=("recommend short.jsonl", 1, "too short to tell: 1 of"),
     recommend_no_trace=("recommend no.jsonl", 2, "this is no trace"),
     recommend_no_policy=("recommend 0.jsonl --policy bad.yaml", 2, "maxReplicas"),
 )

@@ -91,8 +91,8 @@ class TestTooShort:
     @table(
         "traces, said",
         enough=([WAVES], ""),
-        one_burst=([trace([10], end=999)], "1 bursts of work in 999"),
-        a_minute=([trace([10, 31, 52])], "3 bursts of work in 72"),
+        one_burst=([trace([10], end=999)], "1 of at least 3 bursts of work, and 999"),
+        a_minute=([trace([10, 31, 52])], "3 of at least 3 bursts of work, and 72"),
         two_traces=([trace([10, 40]), trace([10, 40])], ""),
     )
     def test_is_said(self, traces: list[Trace], said: str) -> None:
