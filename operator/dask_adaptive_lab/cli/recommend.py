@@ -94,7 +94,7 @@ def _row(title: str, result: Result) -> tuple[str, str, str, str]:
 
 def _sentences(title: str, advice: Tried, today: Tried) -> Iterator[str]:
     now, then = today.total(), advice.total()
-    waits = f"tasks wait {then.wait_s:.1f} s on average, not {now.wait_s:.1f} s"
+    waits = f"mean wait of a task {then.wait_s:.1f} s, before {now.wait_s:.1f} s"
     yield f"{title}: {_more(now, then):+.0%} worker-hours; {waits}"
     if len(today.results) == 1:
         yield "Confidence: low, with one trace. Record other days, too."
