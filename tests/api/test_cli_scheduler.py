@@ -60,7 +60,7 @@ async def unfinished(client: Client) -> int:
 
 async def recorded(path: Path, kubectl: Kubectl, *, samples: int) -> None:
     """Record in a process of its own until so many samples are there; then Ctrl-C."""
-    command = [sys.executable, "-m", "dask_adaptive.cli.main", "record", "demo", "-o", str(path),
+    command = [sys.executable, "-m", "dask_adaptive.cli.main", "record", "demo", "-f", str(path),
                "--every", "200ms", "-n", kubectl.namespace]  # fmt: skip
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=dict(os.environ))
     for _ in range(900):

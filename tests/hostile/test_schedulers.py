@@ -96,7 +96,7 @@ async def test_a_scheduler_that_answers_anything(tmp_path: Path) -> None:
 
 #: All commands that read what a scheduler answers: `explain`, as text and …
 JSON = ("-o", "json")
-RECORD = ("record", "evil", "--for", "1s", "-o", os.devnull)
+RECORD = ("record", "evil", "--for", "1s", "-f", os.devnull)
 
 
 async def _in_here(words: Sequence[str]) -> str:

@@ -5,7 +5,6 @@ command prints it, and the operator writes none to the API for others to show.
 
 from __future__ import annotations
 
-import io
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,7 +16,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from dask_adaptive.cli.access import fail
+from dask_adaptive.cli.errors import fail
 from dask_adaptive.cli.explain import of_cluster, of_worker
 from dask_adaptive.cli.main import cli
 from dask_adaptive.cli.output import Cell, show
@@ -35,6 +34,7 @@ from dask_adaptive.model.observed import Pin, ReliefState, Retiring, Serialized,
 from dask_adaptive.model.plan import Decision, Plan
 from dask_adaptive.model.reason import Reason
 from support import kube_objects as ko
+from support.golden import Terminal
 from support.kube_server import stand_in_kubectl
 from support.shown_policies import STATUS, policy
 from support.stored_api import ServedApi, StoredApi
@@ -80,11 +80,6 @@ EVIL_STATUS = {
     ],
 }
 
-EVENT = {
-    "kind": "Event", "lastTimestamp": EVIL, "reason": EVIL, "message": EVIL, "count": 2,
-    "metadata": {"name": "e", "namespace": "team"}, "involvedObject": {"name": "etl"},
-}  # fmt: skip
-
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., str]]:
@@ -102,7 +97,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..
     for each in there:
         each["metadata"]["namespace"] = "team"
     api = ServedApi()
-    api.add(body, EVENT, history, *there)
+    api.add(body, history, *there)
     monkeypatch.setenv("KUBECONFIG", api.kubeconfig(tmp_path))
     script = "printf 'error: \\033[2J\\033]0;x\\007' >&2; exit 1"
     stand_in_kubectl(tmp_path, script, monkeypatch)
@@ -122,10 +117,10 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..
     explain_worker=(["explain", "worker/w1"], "w1"),
     check=(["check"], HARMLESS),
     check_json=(["check", "-o", "json"], "title"),
-    report=(["report", "-o", "/nowhere/\x1b[2J.zip"], "nowhere"),
+    report=(["report", "-f", "/nowhere/\x1b[2J.zip"], "nowhere"),
     tidy=(["tidy", "--dry-run"], "deleted"),
     our_own_argument=(["explain", f"worker/{EVIL}"], "no worker"),
-    record=(["record", "etl", "--for", "1s", "-o", "trace"], "[2J"),
+    record=(["record", "etl", "--for", "1s", "-f", "trace"], "[2J"),
 )
 def test_no_command_prints_control_characters(
     words: Sequence[str], said: str, run: Callable[..., str]
@@ -137,11 +132,6 @@ def test_no_command_prints_control_characters(
 
 
 OnTerminal = Callable[[Iterable[Cell]], str]
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 @pytest.fixture
@@ -184,7 +174,7 @@ def test_what_a_scheduler_says_is_explained_without_them(
     name: str, on_terminal: OnTerminal
 ) -> None:
     live = evil_cluster()
-    answer = of_worker(name, live, [EVENT], ends=False) if name else of_cluster(live, [], [EVENT])
+    answer = of_worker(name, live, ends=False) if name else of_cluster(live, [])
     printed = without_colours(on_terminal(answer.lines()))
 
     assert HARMLESS in printed

@@ -21,6 +21,11 @@ from rich.text import Text
 FOLDER = Path(__file__).resolve().parents[1] / "unit/golden"
 
 
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
 def rendered(lines: Iterable[Text], *, colours: bool) -> str:
     """Lines as `cli.output.show` writes them to a pipe, or to a terminal."""
     out = io.StringIO()
@@ -29,8 +34,6 @@ def rendered(lines: Iterable[Text], *, colours: bool) -> str:
         force_terminal=colours,
         color_system="standard" if colours else None,
         highlight=False,
-        markup=False,
-        emoji=False,
         soft_wrap=True,
         width=200,
     )

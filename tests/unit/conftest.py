@@ -7,7 +7,7 @@ import os
 import pytest
 from hypothesis import HealthCheck, settings
 
-from dask_adaptive.cli.main import plugins
+from dask_adaptive.cli.main import COMMANDS, packages
 
 settings.register_profile("project", deadline=None)
 # For mutation testing: each mutant is judged quickly, and by the same examples every time.
@@ -23,5 +23,5 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "project"))
 
 
 def pytest_sessionstart() -> None:
-    if not plugins():
+    if packages().keys() == COMMANDS.keys():
         pytest.exit("dask_adaptive_lab is not installed here; run: make .venv/.dev", 1)

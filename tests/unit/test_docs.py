@@ -12,8 +12,9 @@ from pathlib import Path
 import click
 import pytest
 import yaml
+from click.testing import CliRunner
 
-from dask_adaptive.cli.main import COMMANDS, cli, plugins
+from dask_adaptive.cli.main import cli, load, packages
 from dask_adaptive.controller.metrics import Metrics
 from dask_adaptive.model.policy import parse_policy
 from support.doc_commands import DocCommand, chart_values, doc_commands, inline_commands, is_run
@@ -126,13 +127,26 @@ def test_commands_of_ours_have_the_options_and_arguments_that_they_are_shown_wit
     for command, words in OURS:
         if words[0].startswith("-"):
             continue  # `dask-adaptive --version`
-        made = cli.get_command(click.Context(cli), words[0])
-        assert made is not None, f"{command.page}: {command.text}"
         try:
-            context = click.Context(made, **made.context_settings)
-            made.make_parser(context).parse_args(words[1:])
+            parse(words)
         except click.ClickException as refused:
             pytest.fail(f"{command.page}: {command.text}: {refused.format_message()}")
+
+
+def parse(words: list[str]) -> None:
+    made = load(words[0])
+    made.make_parser(click.Context(made, **made.context_settings)).parse_args(words[1:])
+
+
+@pytest.mark.parametrize("name", ["", *packages()])
+def test_each_help_has_two_examples(name: str) -> None:
+    program = "kubectl dask-adaptive" if name else "dask-adaptive"
+    shown = CliRunner().invoke(cli, [*name.split(), "--help"], prog_name=program).stdout
+    examples = re.findall(rf"^ +{program} (.*?)(?: +#|$)", shown, re.MULTILINE)
+
+    assert 2 == len(examples)
+    for words in map(shlex.split, examples):
+        parse(words)
 
 
 def test_annotations_in_commands_exist() -> None:
@@ -178,14 +192,12 @@ def test_every_metric_is_documented() -> None:
         assert f"| `{name}` | {family.type} |" in page
 
 
-@pytest.mark.parametrize("name", sorted([*COMMANDS, *plugins()]))
+@pytest.mark.parametrize("name", packages())
 def test_every_command_and_option_is_documented(name: str) -> None:
     page = (REFERENCE / "cli.md").read_text()
 
     assert f"`{name}" in page
-    command = cli.get_command(click.Context(cli), name)
-    assert command is not None
-    for parameter in command.params:
+    for parameter in load(name).params:
         if isinstance(parameter, click.Option):
             longest = max(parameter.opts, key=len)
             assert re.search(rf"`?{longest}[` ]", page), f"{name} {longest} is not in cli.md"

@@ -1,33 +1,27 @@
 """
 Declares options that commands share: those of kubectl, the connection to Kubernetes, durations.
-Errors are one sentence.
 """
 
 from __future__ import annotations
 
 import functools
 import os
-import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
 
+from dask_adaptive.cli.errors import UNREACHABLE, fail
 from dask_adaptive.model.amounts import parse_duration
-from dask_adaptive.text import plain
 
 if TYPE_CHECKING:
     from dask_adaptive.kube.api import KubeApi, KubeError
 
-#: Exit codes.
-NOTHING, USAGE, UNREACHABLE = 1, 2, 3
-
 _IN_POD = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
-
-_CONNECTION = ("kubeconfig", "context", "namespace")
 
 T = TypeVar("T")
 
@@ -87,27 +81,27 @@ async def found(question: Awaitable[T]) -> T | None:
         return None
 
 
-def access_of(context: click.Context) -> Access:
-    """Read the connection's options, those after the command's name first."""
-    here, above = context.params, context.find_root().params
-    return Access(*(here.get(name) or above.get(name) for name in _CONNECTION))
+def _kept(context: click.Context, option: click.Parameter, given: str | None) -> None:
+    """Keep an option of kubectl's; one after the command's name comes later, and wins."""
+    if given is not None:
+        context.ensure_object(dict)[option.name] = given
+
+
+_kubectls = partial(click.option, expose_value=False, callback=_kept, allow_from_autoenv=False)
+
+namespace_option = _kubectls(
+    "-n", "--namespace", "chosen", help="Namespace; default: that of the kubeconfig's context."
+)
+_context_option = _kubectls("--context", help="Context of the kubeconfig.")
+_kubeconfig_option = _kubectls(
+    "--kubeconfig", type=click.Path(), metavar="FILE",
+    help="The kubeconfig; default: KUBECONFIG, or kubectl's.",
+)  # fmt: skip
 
 
 def connection_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`--kubeconfig` and `--context`; the values are in `access_of(context)`."""
-    function = click.option(
-        "--context", help="Context of the kubeconfig.", allow_from_autoenv=False
-    )(function)
-    return click.option(
-        "--kubeconfig", type=click.Path(), metavar="FILE", allow_from_autoenv=False,
-        help="The kubeconfig; default: KUBECONFIG, or kubectl's.",
-    )(function)  # fmt: skip
-
-
-namespace_option = click.option(
-    "-n", "--namespace",
-    help="Namespace; default: that of the kubeconfig's context.",
-)  # fmt: skip
+    """Add `--kubeconfig` and `--context`."""
+    return _kubeconfig_option(_context_option(function))
 
 
 def kube_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -120,8 +114,7 @@ def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def command(**given: Any) -> None:
-        others = {k: v for k, v in given.items() if k not in _CONNECTION}
-        function(access=access_of(click.get_current_context()), **others)
+        function(access=Access(**click.get_current_context().ensure_object(dict)), **given)
 
     return connection_options(command)
 
@@ -129,42 +122,39 @@ def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def _or_before_the_command(
     context: click.Context, option: click.Parameter, chosen: tuple[str, ...]
 ) -> tuple[str, ...]:
-    above = context.find_root().params.get("namespace")
+    above = context.ensure_object(dict).get("chosen")
     is_given = context.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE
     return (above,) if above and not is_given else chosen
 
 
-namespaces_option = click.option(
+_namespaces_option = click.option(
     "-n", "--namespace", "namespaces", multiple=True, envvar="DASK_ADAPTIVE_NAMESPACES",
     callback=_or_before_the_command,
     help="Only in this namespace; may be repeated. Default: all.",
 )  # fmt: skip
 
-namespace_selector_option = click.option(
+_selector_option = click.option(
     "--namespace-selector", default="", metavar="LABELS",
     envvar="DASK_ADAPTIVE_NAMESPACE_SELECTOR",
     help="Only in namespaces with these labels, such as team=a,env!=dev. Default: all.",
 )  # fmt: skip
 
 
-def refuse_both(namespaces: tuple[str, ...], selector: str) -> None:
-    """Raise `click.UsageError` if namespaces are both named and selected."""
-    if namespaces and selector:
-        raise click.UsageError("--namespace and --namespace-selector exclude each other")
+def namespaces_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add options that name namespaces, or select them by labels."""
 
+    @functools.wraps(function)
+    def command(**given: Any) -> None:
+        if given["namespaces"] and given["namespace_selector"]:
+            raise click.UsageError("--namespace and --namespace-selector exclude each other")
+        function(**given)
 
-all_namespaces_option = click.option(
-    "-A", "--all-namespaces", is_flag=True, help="In all namespaces."
-)
-
-dry_run_option = click.option(
-    "--dry-run", is_flag=True, help="Have the API server check the changes without writing them."
-)
+    return _namespaces_option(_selector_option(command))
 
 
 output_option = click.option(
     "-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table",
-    show_default=True, help="For people or for programs.",
+    show_default=True, help="Output format.",
 )  # fmt: skip
 
 
@@ -186,15 +176,6 @@ def _sentence(exc: KubeError) -> str:
     if isinstance(exc, NotFound):
         return f"{exc}; are the CRDs installed? (helm install dask-adaptive …)"
     return str(exc)
-
-
-def complain(message: str) -> None:
-    click.echo(plain(message), err=True)
-
-
-def fail(message: str, code: int) -> NoReturn:
-    complain(f"Error: {message}")
-    sys.exit(code)
 
 
 def _namespace_of(kubeconfig: str | None, context: str | None) -> str:

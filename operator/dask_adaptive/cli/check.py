@@ -5,7 +5,6 @@ fixes.
 
 from __future__ import annotations
 
-import enum
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -15,7 +14,8 @@ from typing import Any, TypeAlias, TypeVar
 import click
 from rich.text import Text
 
-from dask_adaptive.cli.access import NOTHING, Access, kube_options, output_option
+from dask_adaptive.cli.access import Access, kube_options, output_option
+from dask_adaptive.cli.errors import NOTHING
 from dask_adaptive.cli.output import BAD, FAINT, GOOD, ODD, dump, show
 from dask_adaptive.cli.status_view import PolicyView, list_policies
 from dask_adaptive.controller.lease import LEASE_NAMESPACE, lease_name
@@ -42,20 +42,15 @@ CRD_NAMES = tuple(f"{r.plural}.{r.group}" for r in _DEFINED)
 T = TypeVar("T")
 
 
-class Level(str, enum.Enum):
-    OK = "ok"
-    WARNING = "warning"
-    ERROR = "error"
-
-
-_STYLES = {Level.OK: GOOD, Level.WARNING: ODD, Level.ERROR: BAD}
+OK, WARNING, ERROR = "ok", "warning", "error"
+_STYLES = {OK: GOOD, WARNING: ODD, ERROR: BAD}
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
     """The result of one check."""
 
-    level: Level
+    level: str  # `OK`, `WARNING` or `ERROR`
     what: str
     message: str
     fix: str = ""  # empty: nothing to fix
@@ -69,8 +64,13 @@ def command(cluster: str | None, access: Access, output: str) -> None:
     """
     Check the installation and the policies, and suggest fixes.
 
-    CLUSTER is a DaskCluster or an AdaptivePolicy; by default all of the namespace. Exit code 1 if
-    there is an error; warnings do not count.
+    CLUSTER is a DaskCluster or an AdaptivePolicy; by default all of the namespace are checked. Exit
+    code 1 if there is an error; warnings do not count. To check files, use `validate`.
+
+    \b
+    Examples:
+      dask-adaptive check -n team            # the installation, and the policies of a namespace
+      dask-adaptive check etl -o json        # for programs
     """
     where = access.namespace
 
@@ -79,7 +79,7 @@ def command(cluster: str | None, access: Access, output: str) -> None:
         dump({"items": [asdict(f) for f in found]}, output)
     else:
         show(lines_of(found))
-    if any(f.level is Level.ERROR for f in found):
+    if any(f.level == ERROR for f in found):
         sys.exit(NOTHING)
 
 
@@ -87,11 +87,11 @@ def lines_of(found: Sequence[Finding]) -> list[Text]:
     """Render a line for each finding, and a second one for its fix."""
     lines = []
     for f in found:
-        level = Text(f"{f.level.value:<8}", _STYLES[f.level])
+        level = Text(f"{f.level:<8}", _STYLES[f.level])
         lines.append(Text.assemble(level, f"{f.what}: {f.message}"))
         if f.fix:
             lines.append(Text(f"        fix: {f.fix}", FAINT))
-    ok, warnings, errors = (sum(f.level is level for f in found) for level in Level)
+    ok, warnings, errors = (sum(f.level == level for f in found) for level in _STYLES)
     style = BAD if errors else ODD if warnings else GOOD
     return [
         *lines,
@@ -175,9 +175,9 @@ def findings(facts: Facts) -> list[Finding]:
     return found
 
 
-_ok = partial(Finding, Level.OK)
-_warning = partial(Finding, Level.WARNING)
-_error = partial(Finding, Level.ERROR)
+_ok = partial(Finding, OK)
+_warning = partial(Finding, WARNING)
+_error = partial(Finding, ERROR)
 
 
 def _crd(what: str, crd: Json) -> Iterator[Finding]:
@@ -263,7 +263,7 @@ def _policy(what: str, cluster: str, status: st.Status | None) -> Iterator[Findi
         is_harmless = reason == Reason.CLUSTER_NOT_FOUND
         is_error = c.type in (st.READY, st.ABLE_TO_SCALE) and not is_harmless
         message = f"{c.type}={c.word}, {reason}: {c.message}"
-        level = Level.ERROR if is_error else Level.WARNING
+        level = ERROR if is_error else WARNING
         yield Finding(level, what, message, _FIXES.get(reason, f"dask-adaptive explain {cluster}"))
     if not faults:
         yield _ok(what, f"{status.reason}: {status.message}")

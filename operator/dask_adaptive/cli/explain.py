@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
 from rich.text import Text
 
-from dask_adaptive.cli.access import (
-    NOTHING,
-    USAGE,
-    Access,
-    fail,
-    found,
-    kube_options,
-    output_option,
-)
+from dask_adaptive.cli.access import Access, found, kube_options, output_option
+from dask_adaptive.cli.errors import NOTHING, USAGE, fail
 from dask_adaptive.cli.output import HEAD, Cell, aligned, dump, show
 from dask_adaptive.cli.status_view import NOT_LOOKED, PolicyView, fail_without_policy, list_policies
 from dask_adaptive.cli.why import Live, Stay, answer, holds
-from dask_adaptive.kube.api import BUDGETS, CONFIG_MAPS, DEPLOYMENTS, EVENTS, PODS
+from dask_adaptive.kube.api import BUDGETS, CONFIG_MAPS, DEPLOYMENTS, PODS
 from dask_adaptive.kube.objects import CLUSTER_LABEL, parse_pod
 from dask_adaptive.kube.shared_budgets import BudgetStatus
 from dask_adaptive.kube.status_json import history_name, history_of, merged
@@ -37,16 +30,8 @@ if TYPE_CHECKING:
     from dask_adaptive.kube.api import Json, KubeApi
     from dask_adaptive.model.observed import ObservedWorker
 
-#: kubectl's names of kinds, by ours.
-KINDS = {
-    "cluster": ("cluster", "daskcluster", "daskclusters", "policy", "dap", "adaptivepolicy",
-                "adaptivepolicies"),
-    "worker": ("worker", "pod", "pods", "po"),
-    "budget": ("budget", "dab", "adaptivebudget", "adaptivebudgets"),
-}  # fmt: skip
-
-#: Rows shown: last decisions, last events, and functions by cost of serializing.
-_DECISIONS, _EVENTS, _FUNCTIONS = 10, 5, 5
+#: Rows shown: last decisions, and functions by cost of serializing.
+_DECISIONS, _FUNCTIONS = 10, 5
 
 _PINS = ("SOURCE", "OWNER", "UNTIL", "WORKERS", "REASON")
 
@@ -103,13 +88,17 @@ def command(subject: str, access: Access, output: str) -> None:
 
     kubectl's names of kinds work, too, such as pod/NAME. Schedulers are reached through kubectl
     port-forward; if that fails, the policy's status is shown. Exit code 1 if none is found.
+
+    \b
+    Examples:
+      dask-adaptive explain etl                        # a cluster
+      dask-adaptive explain pod/etl-default-worker-1   # one of its workers
     """
     kind, _, name = subject.rpartition("/")
     kind = kind.partition(".")[0].lower() or "cluster"
-    known = next((known for known, words in KINDS.items() if kind in words), None)
-    if known is None:
+    if kind not in _ANSWERS:
         fail(f"{kind} is none of cluster, worker, budget", USAGE)
-    answer = access.ask(lambda api: _ASKED[known](api, name, access))
+    answer = access.ask(lambda api: _ANSWERS[kind](api, name, access))
     if output == "table":
         show(answer.lines())
     else:
@@ -123,8 +112,7 @@ async def _cluster(api: KubeApi, name: str, access: Access) -> Answer:
         fail_without_policy(where, name)
     policy = policies[0]
     kept = await found(api.get(CONFIG_MAPS.path(where, history_name(policy.name))))
-    events = [*await _events(api, where, policy.cluster), *await _events(api, where, policy.name)]
-    return of_cluster(await _live(api, policy, access), history_of(kept or {}), events)
+    return of_cluster(await _live(api, policy, access), history_of(kept or {}))
 
 
 async def _worker(api: KubeApi, name: str, access: Access) -> Answer:
@@ -136,8 +124,8 @@ async def _worker(api: KubeApi, name: str, access: Access) -> Answer:
     if policy is None:
         fail(f"no worker {name} in namespace {where} is under an AdaptivePolicy", NOTHING)
     ends = pod is not None and "deletionTimestamp" in pod["metadata"]
-    live, events = await _live(api, policy, access), await _events(api, where, name)
-    return of_worker(parse_pod(pod).worker if pod else name, live, events, ends=ends)
+    live = await _live(api, policy, access)
+    return of_worker(parse_pod(pod).worker if pod else name, live, ends=ends)
 
 
 async def _budget(api: KubeApi, name: str, access: Access) -> Answer:
@@ -148,7 +136,13 @@ async def _budget(api: KubeApi, name: str, access: Access) -> Answer:
     fail(f"there is no AdaptiveBudget {name}", NOTHING)
 
 
-_ASKED = {"cluster": _cluster, "worker": _worker, "budget": _budget}
+#: By kubectl's names of kinds, and ours.
+_ANSWERS: Mapping[str, Callable[[KubeApi, str, Access], Awaitable[Answer]]] = {
+    **dict.fromkeys(("cluster", "daskcluster", "daskclusters"), _cluster),
+    **dict.fromkeys(("policy", "dap", "adaptivepolicy", "adaptivepolicies"), _cluster),
+    **dict.fromkeys(("worker", "pod", "pods", "po"), _worker),
+    **dict.fromkeys(("budget", "dab", "adaptivebudget", "adaptivebudgets"), _budget),
+}
 
 
 async def _live(api: KubeApi, policy: PolicyView, access: Access) -> Live:
@@ -165,11 +159,7 @@ async def _live(api: KubeApi, policy: PolicyView, access: Access) -> Live:
     return Live(policy, observed, unknown)
 
 
-async def _events(api: KubeApi, namespace: str, name: str) -> list[Json]:
-    return await api.list(EVENTS.path(namespace), field=f"involvedObject.name={name}")
-
-
-def of_cluster(live: Live, kept: Sequence[Decision], events: Sequence[Json]) -> Answer:
+def of_cluster(live: Live, kept: Sequence[Decision]) -> Answer:
     """
     Compose the explanation of a cluster.
 
@@ -204,13 +194,12 @@ def of_cluster(live: Live, kept: Sequence[Decision], events: Sequence[Json]) -> 
         _decisions(merged(kept, [last] if last else [])[-_DECISIONS:]),
         Section("reliefs", ("NAME", "STATE", "MESSAGE"), _reliefs(live, status)),
         Section("serialized", ("FUNCTION", "TASKS", "SECONDS", "BYTES", "LARGEST"), serialized),
-        _last_events(events),
         Section("workers", ("REASON", "WORKER", "STATE", "ENDS", "MESSAGE"), live.stays()),
     )
     return Answer(about, answer(policy.status), facts, sections)
 
 
-def of_worker(name: str, live: Live, events: Sequence[Json], *, ends: bool) -> Answer:
+def of_worker(name: str, live: Live, *, ends: bool) -> Answer:
     """
     Compose the explanation of a worker.
 
@@ -218,7 +207,7 @@ def of_worker(name: str, live: Live, events: Sequence[Json], *, ends: bool) -> A
         ends: The pod that was asked about is being deleted, whatever becomes of the worker.
     """
     policy, status = live.policy, live.policy.status or Status()
-    worker = next((w for w in live.workers if w.name == name), None)
+    worker = next((w for w in live.observed.workers if w.name == name), None)
     if ends:
         row = status.worker(name)
         summary = row.message if row else "its pod is being deleted, and nothing waits for its work"
@@ -237,7 +226,6 @@ def of_worker(name: str, live: Live, events: Sequence[Json], *, ends: bool) -> A
     sections = (
         Section("quotas", ("QUOTA", "USED", "LIMIT", "PART"), quotas),
         Section("pins", _PINS, [_pin(pin) for pin in pins]),
-        _last_events(events),
     )
     return Answer(about, f"{stay.reason}: {stay.message}", facts, sections)
 
@@ -322,12 +310,3 @@ def _quotas(worker: ObservedWorker, live: Live) -> list[Sequence[str]]:
         for line in quota_lines(worker, recycle, live.observed.clocks)
         if not live.unknown or line.quota is Quota.LIFETIME
     ]
-
-
-def _last_events(events: Iterable[Json]) -> Section:
-    rows = sorted(
-        (str(e.get("lastTimestamp") or e.get("eventTime") or ""), str(e.get("count") or 1),
-         str(e.get("reason")), str(e.get("message")))
-        for e in events
-    )  # fmt: skip
-    return Section("events", ("WHEN", "TIMES", "REASON", "MESSAGE"), rows[-_EVENTS:])

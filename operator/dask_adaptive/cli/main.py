@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import sys
 from functools import cache
 from typing import Any
 
 import click
-from click.shell_completion import CompletionItem
 
 from dask_adaptive.cli.access import connection_options, namespace_option
 from dask_adaptive_agent import __version__
@@ -18,59 +18,53 @@ COMMANDS = {
     "status": "Summarise clusters: a line for each, or one on a screen.",
     "explain": "Explain what a cluster, a worker or a budget does.",
     "check": "Check the installation and suggest fixes.",
+    "validate": "Check policies and budgets in files, without a cluster.",
     "report": "Write a zip to attach to a bug report.",
     "tidy": "Remove everything the operator added.",
     "run": "Run the operator.",
 }
 
-#: Other packages add commands by entry points of this group. Each names a mapping like ours, in a
-#: package with a module for each command, such as dask_adaptive_lab.
-PLUGINS = "dask_adaptive.commands"
-
 
 @cache
-def plugins() -> dict[str, tuple[str, str]]:
-    """Return commands of other packages by name, with the help and package of each."""
+def packages() -> dict[str, tuple[str, str]]:
+    """
+    Return the help of each command and the package that it is in, by name.
+
+    Other packages add commands by entry points. Each names a mapping like ours, in a package with a
+    module for each command, such as dask_adaptive_lab.
+    """
     from importlib.metadata import entry_points
 
-    return {
-        name: (text, entry.module)
-        for entry in entry_points(group=PLUGINS)
-        for name, text in entry.load().items()
-        if name not in COMMANDS
-    }
+    ours = {name: (text, "dask_adaptive.cli") for name, text in COMMANDS.items()}
+    plugins = ((e.module, e.load()) for e in entry_points(group="dask_adaptive.commands"))
+    return {n: (text, place) for place, found in plugins for n, text in found.items()} | ours
 
 
 class LazyGroup(click.Group):
-    """Shows help and completion without importing commands, which takes most of a second."""
+    """Imports a command when it is called; lists and completion need only its name and help."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*COMMANDS, *plugins()]
+        return list(self.commands)  # in order of use
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        package = "dask_adaptive.cli"
-        if cmd_name not in COMMANDS:
-            if cmd_name not in plugins():
-                return None
-            package = plugins()[cmd_name][1]
-        command: click.Command = importlib.import_module(f"{package}.{cmd_name}").command
-        return command
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name, known, rest = super().resolve_command(ctx, args)
+        command = copy.copy(load(str(name))) if known else None
+        if command and command.help:  # its examples begin as this program is called
+            command.help = command.help.replace("  dask-adaptive ", f"  {ctx.info_name} ")
+        return name, command, rest
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(self._texts())
 
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        found = [(name, summary) for name, summary in self._texts() if name.startswith(incomplete)]
-        options = click.Command.shell_complete(self, ctx, incomplete)
-        return [*(CompletionItem(name, help=summary) for name, summary in found), *options]
-
-    def _texts(self) -> list[tuple[str, str]]:
-        return [*COMMANDS.items(), *((name, text) for name, (text, _) in plugins().items())]
+def load(name: str) -> click.Command:
+    """Import a command, which may take most of a second."""
+    command: click.Command = importlib.import_module(f"{packages()[name][1]}.{name}").command
+    return command
 
 
 @click.group(
     cls=LazyGroup,
+    commands={name: click.Command(name, help=text) for name, (text, _) in packages().items()},
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(__version__, message="dask-adaptive %(version)s")
@@ -85,6 +79,11 @@ def cli(**_: Any) -> None:
                 1  nothing found, or the answer is no
                 2  wrong usage or wrong input
                 3  Kubernetes can't be reached, or refuses
+
+    \b
+    Examples:
+      dask-adaptive status -A          # all clusters, a line for each
+      dask-adaptive explain etl        # why cluster etl has the workers it has
     """
 
 

@@ -6,9 +6,6 @@ characters, because text may come from schedulers or annotations.
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -19,9 +16,6 @@ from dask_adaptive.text import plain
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-#: Line width without a terminal: unlimited.
-_UNBOUNDED = 100_000
 
 #: A cell of a table: text, or text and its style.
 Cell: TypeAlias = "str | Text"
@@ -43,18 +37,7 @@ def console() -> Console:
     """Return standard output, without colours if `NO_COLOR` is set or it is no terminal."""
     from rich.console import Console
 
-    is_terminal = sys.stdout.isatty()
-    with_colours = is_terminal and not os.environ.get("NO_COLOR")
-    return Console(
-        file=sys.stdout,
-        force_terminal=is_terminal,
-        color_system="standard" if with_colours else None,
-        highlight=False,
-        markup=False,
-        emoji=False,
-        soft_wrap=True,
-        width=shutil.get_terminal_size().columns if is_terminal else _UNBOUNDED,
-    )
+    return Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
 def show(lines: Iterable[Cell]) -> None:

@@ -15,8 +15,9 @@ from typing import Any, TypeAlias, TypeVar
 import click
 
 from dask_adaptive import DOMAIN
-from dask_adaptive.cli.access import USAGE, Access, complain, fail, kube_options
+from dask_adaptive.cli.access import Access, kube_options
 from dask_adaptive.cli.check import NAME_LABEL, OPERATOR, UPSTREAM
+from dask_adaptive.cli.errors import USAGE, complain, fail
 from dask_adaptive.kube import api as kube
 from dask_adaptive.kube.api import Json, KubeApi, KubeError
 from dask_adaptive.kube.objects import CLUSTER_LABEL
@@ -36,24 +37,13 @@ _EVENTS_ABOUT = frozenset(
      "ReplicaSet")
 )  # fmt: skip
 
-#: Left out on purpose; shown to senders and readers of a report.
-NEVER = (
-    "Secrets, and ConfigMaps other than the decision history",
-    "commands, arguments and environment variables",
-    "annotations that are not ours, and labels that do not say what belongs to what",
-    "volumes, image pull secrets, service accounts, affinities, tolerations",
-    "Dask's configuration: only its keys are in",
-    "fields with addresses or names of nodes",
-    "in logs, events and messages: what looks like a secret, an address or a mail address",
-)
-
 T = TypeVar("T")
 
 
 @click.command("report")
 @click.option(
-    "-o", "--output", "path", default="dask-adaptive-report.zip", show_default=True,
-    type=click.Path(dir_okay=False, writable=True, path_type=Path), help="The zip.",
+    "-f", "--file", "path", default="dask-adaptive-report.zip", show_default=True,
+    type=click.Path(dir_okay=False, writable=True, path_type=Path), help="Write it here.",
 )  # fmt: skip
 @kube_options
 def command(path: Path, access: Access) -> None:
@@ -61,7 +51,20 @@ def command(path: Path, access: Access) -> None:
     Write a zip to attach to a bug report. Review it before you send it.
 
     It holds this namespace's policies, Dask clusters and their pods, events, the history of
-    decisions, and the operator's log, all by an allow-list. Its manifest.json lists omissions.
+    decisions, and the operator's log. Its manifest.json lists what you may not read. Never in it:
+
+    \b
+    - Secrets, and ConfigMaps other than the decision history
+    - commands, arguments and environment variables
+    - annotations and labels that are neither ours nor of Dask or Kubernetes
+    - volumes, image pull secrets, service accounts, affinities, tolerations
+    - Dask's configuration, but its keys
+    - addresses, and names of nodes; in logs and messages, what looks like a secret
+
+    \b
+    Examples:
+      dask-adaptive report -n team
+      dask-adaptive report -n team -f team.zip
     """
     where = access.namespace
     report = access.ask(lambda api: gather(api, where))
@@ -106,7 +109,6 @@ class Report:
             "namespace": namespace,
             "files": sorted(self.files),
             "could not be read": self.left_out,
-            "never in": NEVER,
         }
         with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
             for name, text in sorted({**self.files, "manifest.json": _json(manifest)}.items()):

@@ -12,16 +12,8 @@ from typing import Any
 
 import click
 
-from dask_adaptive.cli.access import (
-    UNREACHABLE,
-    Access,
-    cluster_options,
-    complain,
-    fail,
-    namespace_selector_option,
-    namespaces_option,
-    refuse_both,
-)
+from dask_adaptive.cli.access import Access, cluster_options, namespaces_options
+from dask_adaptive.cli.errors import UNREACHABLE, complain, fail
 from dask_adaptive.text import one_line
 
 #: Time for the process to end after all work is done.
@@ -35,8 +27,7 @@ _SECONDS = click.FloatRange(min=0, min_open=True)
 
 
 @click.command("run", context_settings={"auto_envvar_prefix": "DASK_ADAPTIVE"})
-@namespaces_option
-@namespace_selector_option
+@namespaces_options
 @click.option("--nodes", is_flag=True, help="Watch nodes even with --namespace options.")
 @click.option(
     "--budgets", type=click.Choice(["Cluster", "Namespaced"]), default=None,
@@ -44,7 +35,7 @@ _SECONDS = click.FloatRange(min=0, min_open=True)
 )  # fmt: skip
 @click.option(
     "--dev", is_flag=True, allow_from_autoenv=False,
-    help="For your machine: kubeconfig, no webhook.",
+    help="Run on your machine: your kubeconfig, no webhook.",
 )  # fmt: skip
 @cluster_options
 @click.option("--http-port", type=int, default=8080, show_default=True)
@@ -127,6 +118,11 @@ def command(
 
     Each option can be given as an environment variable as well: DASK_ADAPTIVE_ and its name in
     capitals (DASK_ADAPTIVE_NAMESPACES holds all of them, separated by spaces).
+
+    \b
+    Examples:
+      dask-adaptive run --dev                # on your machine, with your kubeconfig
+      dask-adaptive run -n team-a -n team-b  # only in these namespaces
     """
     import asyncio
 
@@ -136,7 +132,6 @@ def command(
     from dask_adaptive.kube.annotated import Adopt
     from dask_adaptive.kube.api import KubeError
 
-    refuse_both(others["namespaces"], others["namespace_selector"])
     if not retry_period < renew_deadline < lease_duration:
         raise click.UsageError(
             "--retry-period must be shorter than --renew-deadline, and that shorter than"

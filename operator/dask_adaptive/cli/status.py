@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import click
 from rich.text import Text
 
-from dask_adaptive.cli.access import (
-    Access,
-    all_namespaces_option,
-    complain,
-    kube_options,
-    output_option,
-)
+from dask_adaptive.cli.access import Access, kube_options, output_option
+from dask_adaptive.cli.errors import complain
 from dask_adaptive.cli.output import BAD, FAINT, GOOD, HEAD, ODD, Cell, aligned, console, dump, show
 from dask_adaptive.cli.status_view import (
     NOT_LOOKED,
@@ -29,7 +24,7 @@ from dask_adaptive.kube.api import ApiUnreachable
 from dask_adaptive.loop.status import Status
 
 if TYPE_CHECKING:
-    from dask_adaptive.kube.api import Json, KubeApi
+    from dask_adaptive.kube.api import Json
 
 #: Conditions that should be False; all others should be True.
 _BAD_WHEN_TRUE = ("ScalingLimited", "Paused")
@@ -47,27 +42,33 @@ _COLUMNS = ("NAMESPACE", "CLUSTER", "POLICY", "MODE", *map(str.upper, _FIGURES),
 @click.command("status")
 @click.argument("name", required=False)
 @kube_options
-@all_namespaces_option
-@click.option("-w", "--watch", is_flag=True, help="Keep watching, and show changes.")
+@click.option("-A", "--all-namespaces", is_flag=True, help="In all namespaces.")
+@click.option("-l", "--selector", default="", help="Only policies with these labels, such as a=b.")
+@click.option("-w", "--watch", is_flag=True, help="Show all again after each change.")
 @output_option
 def command(
-    name: str | None, access: Access, all_namespaces: bool, watch: bool, output: str
+    name: str | None, access: Access, all_namespaces: bool, selector: str, watch: bool, output: str
 ) -> None:
     """
     Summarise clusters: a line for each, or NAME on one screen.
 
-    NAME is a DaskCluster or an AdaptivePolicy; by default all of the namespace. With -w the output
-    is repeated after each change. `explain` gives reasons. Exit code 1 if there is none.
+    NAME is a DaskCluster or an AdaptivePolicy; by default all of the namespace are shown. `explain`
+    gives reasons. Exit code 1 if none is found.
+
+    \b
+    Examples:
+      dask-adaptive status -A -l team=data   # those with this label, in all namespaces
+      dask-adaptive status etl -w            # one cluster, again after each change
     """
-    where = None if all_namespaces else access.namespace
+    which = (None if all_namespaces else access.namespace, name, selector)
     if watch:
         with contextlib.suppress(KeyboardInterrupt):
-            access.ask(lambda api: _follow(api, where, name, output))
+            access.ask(lambda api: _follow(lambda: list_policies(api, *which), name, output))
         return
-    policies = access.ask(lambda api: list_policies(api, where, name))
+    policies = access.ask(lambda api: list_policies(api, *which))
     _print(policies, name, output)
     if not policies:
-        fail_without_policy(where, name)
+        fail_without_policy(*which)
 
 
 def _print(policies: Sequence[PolicyView], name: str | None, output: str) -> None:
@@ -170,10 +171,12 @@ def _counts(status: Status) -> list[str]:
     return [f"  {what}: {', '.join(rows)}" for what, rows in counts if rows]
 
 
-async def _follow(api: KubeApi, where: str | None, name: str | None, output: str) -> None:
+async def _follow(
+    look: Callable[[], Awaitable[list[PolicyView]]], name: str | None, output: str
+) -> None:
     terminal = console()
     shown: list[Json] = []
-    policies = await list_policies(api, where, name)
+    policies = await look()
     while True:
         found = [as_json(policy) for policy in policies]
         if found != shown:
@@ -183,6 +186,6 @@ async def _follow(api: KubeApi, where: str | None, name: str | None, output: str
             _print(policies, name, output)
         await asyncio.sleep(_EVERY_S)
         try:
-            policies = await list_policies(api, where, name)
+            policies = await look()
         except ApiUnreachable as exc:
             complain(str(exc))

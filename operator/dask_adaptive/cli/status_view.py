@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NoReturn
 
-from dask_adaptive.cli.access import NOTHING, fail
+from dask_adaptive.cli.errors import NOTHING, fail
 from dask_adaptive.kube.api import POLICIES
 from dask_adaptive.kube.status_json import read_status
 from dask_adaptive.model.keys import default_group_of
@@ -59,15 +59,16 @@ class PolicyView:
 
 
 async def list_policies(
-    api: KubeApi, namespace: str | None, name: str | None = None
+    api: KubeApi, namespace: str | None, name: str | None = None, labels: str = ""
 ) -> list[PolicyView]:
-    """List policies by namespace and name: all, or those of one cluster. Raises `KubeError`."""
-    return views_of(await api.list(POLICIES.path(namespace)), name)
+    """List policies by namespace, labels and name: all, or a cluster's. Raises `KubeError`."""
+    return views_of(await api.list(POLICIES.path(namespace), selector=labels), name)
 
 
-def fail_without_policy(namespace: str | None, name: str | None) -> NoReturn:
+def fail_without_policy(namespace: str | None, name: str | None, labels: str = "") -> NoReturn:
     place = f"namespace {namespace}" if namespace else "any namespace"
-    fail(f"no AdaptivePolicy for {name or 'any cluster'} in {place}", NOTHING)
+    these = f" with labels {labels}" if labels else ""
+    fail(f"no AdaptivePolicy{these} for {name or 'any cluster'} in {place}", NOTHING)
 
 
 def views_of(bodies: Iterable[Json], name: str | None = None) -> list[PolicyView]:

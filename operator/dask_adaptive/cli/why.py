@@ -53,17 +53,13 @@ class Live:
     observed: ObservedCluster
     unknown: str = ""  # the scheduler's error; empty: it answered
 
-    @property
-    def workers(self) -> list[ObservedWorker]:
-        return list(self.observed.workers)
-
     def stays(self) -> list[Stay]:
         """Explain each worker, sorted by reason; without the scheduler only those in the status."""
         if self.unknown:
             rows = self.policy.status.workers if self.policy.status else ()
             found = [_from_row(row) for row in rows]
         else:
-            scaled = [w for w in self.workers if w.platform.group in self.policy.bounds]
+            scaled = [w for w in self.observed.workers if w.platform.group in self.policy.bounds]
             found = [self.stay(worker) for worker in scaled]
         return sorted(found, key=lambda stay: (stay.reason, stay.worker))
 
@@ -99,7 +95,8 @@ class Live:
         return Stay(reason.value, name, state, ends, message)
 
     def _objection(self, worker: ObservedWorker, idle_s: float) -> tuple[Reason, str] | None:
-        serving = [w for w in self.workers if isinstance(w.lifecycle, Serving) and w.takes_tasks]
+        workers = self.observed.workers
+        serving = [w for w in workers if isinstance(w.lifecycle, Serving) and w.takes_tasks]
         in_service = sum(len(w.dask_names) for w in serving)
         clocks = self.observed.clocks
         blocker = veto(worker, VetoContext(Past(), 0.0, clocks, in_service, idle_s))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import textwrap
 from pathlib import Path
 from typing import Any
 
-import click
-import yaml
-
-from dask_adaptive.model.policy import InvalidPolicy, Policy, parse_policy
+from dask_adaptive.cli.errors import USAGE, complain, fail
+from dask_adaptive.cli.validate import read
+from dask_adaptive.kube.api import POLICIES
+from dask_adaptive.model.amounts import counted
+from dask_adaptive.model.policy import Policy, parse_policy
 from dask_adaptive_lab.trace import InvalidTrace, Trace, read_trace
 
 #: Exit code: scaling had tasks rerun, which the operator exists to prevent.
@@ -17,35 +17,26 @@ REDONE = 5
 
 
 def read_policy(path: Path) -> Policy:
-    """The AdaptivePolicy in a file; see `read_manifest`."""
-    return read_manifest(path)[1]
+    """Return the AdaptivePolicy in a file; see `read_manifest`."""
+    return parse_policy(read_manifest(path)["spec"])
 
 
-def read_manifest(path: Path) -> tuple[dict[str, Any], Policy]:
-    """
-    Read an AdaptivePolicy from a file, as it is written and parsed; other documents in it are
-    passed over.
-
-    Raises:
-        click.BadParameter: No policy in it, or one that makes no sense.
-    """
-    try:
-        documents = list(yaml.safe_load_all(path.read_text()))
-    except yaml.YAMLError as exc:
-        raise click.BadParameter(f"{path} is not YAML: {exc}") from exc
-    policies = [d for d in documents if isinstance(d, dict) and d.get("kind") == "AdaptivePolicy"]
+def read_manifest(path: Path) -> dict[str, Any]:
+    """Return the only AdaptivePolicy in a file, a valid one; otherwise end with the problems."""
+    bodies, faults = read(str(path))
+    for fault in faults:
+        complain(str(fault))
+    policies = [body for body in bodies if body["kind"] == POLICIES.kind]
+    if faults:
+        fail(f"{path} has {counted(len(faults), 'problem')}", USAGE)
     if len(policies) != 1:
-        raise click.BadParameter(f"{path} holds {len(policies)} AdaptivePolicies; one is needed")
-    try:
-        return policies[0], parse_policy(policies[0].get("spec") or {})
-    except InvalidPolicy as exc:
-        problems = textwrap.indent(str(exc), "  ")
-        raise click.BadParameter(f"{path} has mistakes:\n{problems}") from exc
+        fail(f"{path} holds {len(policies)} AdaptivePolicies; one is needed", USAGE)
+    return policies[0]
 
 
 def read_trace_file(path: Path) -> Trace:
-    """A trace that `record` wrote. Raises `click.BadParameter`."""
+    """Return a trace that `record` wrote."""
     try:
         return read_trace(path.read_text(encoding="utf-8").splitlines())
     except (InvalidTrace, UnicodeDecodeError) as exc:
-        raise click.BadParameter(f"{path}: {exc}") from exc
+        fail(f"{path}: {exc}", USAGE)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from dask_adaptive.cli.access import complain
+from dask_adaptive.cli.errors import complain
 
 #: Between two lines.
 EVERY_S = 30.0

@@ -10,7 +10,7 @@ import click
 import yaml
 from rich.text import Text
 
-from dask_adaptive.cli.access import NOTHING, fail
+from dask_adaptive.cli.errors import NOTHING, fail
 from dask_adaptive.cli.output import aligned, show
 from dask_adaptive.kube.api import POLICIES
 from dask_adaptive.model.amounts import counted, format_duration
@@ -36,13 +36,18 @@ def command(traces: tuple[Path, ...], policy: Path | None) -> None:
     `simulate`; nothing is changed anywhere. The same traces always give the same advice.
 
     Exit codes: 1 if the traces are too short to tell; 2 for a policy or trace that is invalid.
+
+    \b
+    Examples:
+      dask-adaptive recommend etl.jsonl
+      dask-adaptive recommend monday.jsonl tuesday.jsonl --policy policy.yaml
     """
-    manifest = None if policy is None else read_manifest(policy)[0]
+    manifest = None if policy is None else read_manifest(policy)
     read = [read_trace_file(path) for path in traces]
     if said := too_short(read):
         fail(said, NOTHING)
     today = manifest or _default_for(read)
-    name = (today.get("metadata") or {}).get("name") or today["spec"]["clusterRef"]["name"]
+    name = today["metadata"]["name"]
     tried = _search(today["spec"], read)
     advice = advise(tried)
     show(_table(tried, advice, "the defaults" if manifest is None else "today's policy"))

@@ -13,17 +13,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dask_adaptive.cli.access import (
-    NOTHING,
-    UNREACHABLE,
-    USAGE,
-    Access,
-    complain,
-    duration,
-    fail,
-    kube_options,
-)
+from dask_adaptive.cli.access import Access, duration, kube_options
 from dask_adaptive.cli.cluster_now import link_to, platform_view
+from dask_adaptive.cli.errors import NOTHING, UNREACHABLE, USAGE, complain, fail
 from dask_adaptive.kube.api import KubeApi, KubeError
 from dask_adaptive.loop.join import join
 from dask_adaptive.model.amounts import format_duration
@@ -45,8 +37,8 @@ GIVE_UP_S = 60.0
 @click.command("record")
 @click.argument("cluster")
 @click.option(
-    "-o", "--output", "path", required=True, type=click.Path(dir_okay=False, path_type=Path),
-    help="The trace, a new file.",
+    "-f", "--file", "path", required=True, type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the trace here, to a new file.",
 )  # fmt: skip
 @click.option("--for", "for_s", type=duration, help="Duration; default: until Ctrl-C.")
 @click.option(
@@ -63,6 +55,11 @@ def command(
 
     The file holds numbers by prefix (function name), but no task keys, addresses or results.
     Ctrl-C ends the recording. Exit code 1 if there was nothing to record.
+
+    \b
+    Examples:
+      dask-adaptive record etl -f etl.jsonl --for 1h
+      dask-adaptive record etl -n team -f etl.jsonl --redact
     """
     if every_s <= 0:
         raise click.BadParameter("--every must be longer than 0s")

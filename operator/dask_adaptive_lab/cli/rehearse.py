@@ -41,6 +41,11 @@ def command(
 
     Exit codes: the script's own; 2 for an invalid policy; 5 if scaling had tasks rerun;
     128 and its number for a signal.
+
+    \b
+    Examples:
+      dask-adaptive rehearse policy.yaml                      # the built-in demo
+      dask-adaptive rehearse policy.yaml script.py --rows 9   # your script, with its options
     """
     # Only this command needs distributed, which takes a second to import.
     from dask_adaptive_lab.local import Machine, amounts_of

@@ -9,7 +9,8 @@ from pathlib import Path
 import click
 from rich.text import Text
 
-from dask_adaptive.cli.access import duration, fail, output_option
+from dask_adaptive.cli.access import duration, output_option
+from dask_adaptive.cli.errors import fail
 from dask_adaptive.cli.output import aligned, dump, show
 from dask_adaptive.model.amounts import format_duration
 from dask_adaptive_lab.cli.files import REDONE, read_policy, read_trace_file
@@ -47,6 +48,11 @@ def command(
     The planner is that of the operator; the cluster is a model in simulated time.
 
     Exit codes: 2 for an invalid policy or trace; 5 if scaling would have tasks rerun.
+
+    \b
+    Examples:
+      dask-adaptive simulate policy.yaml --trace etl.jsonl
+      dask-adaptive simulate new.yaml --against old.yaml --trace etl.jsonl
     """
     policies = {str(path): read_policy(path) for path in (policy, against) if path is not None}
     work = read_trace_file(trace)

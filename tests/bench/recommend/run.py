@@ -63,7 +63,7 @@ async def measured(name: str, spec: dict[str, Any]) -> Trace:
 
 async def _recorded(c: LiveCluster, name: str) -> Trace:
     path = Path(tempfile.mkdtemp()) / "trace.jsonl"
-    words = ["record", "c", "-n", c.namespace, "-o", str(path)]
+    words = ["record", "c", "-n", c.namespace, "-f", str(path)]
     recording = subprocess.Popen([Path(sys.executable).with_name("dask-adaptive"), *words])
     try:
         await c.until(path.exists, "the recording has begun")

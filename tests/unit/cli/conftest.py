@@ -17,10 +17,8 @@ Run = Callable[..., Result]
 @pytest.fixture
 def api() -> Iterator[ServedApi]:
     made = ServedApi()
-    try:
-        yield made
-    finally:
-        made.close()
+    yield made
+    made.close()
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -27,7 +28,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.parametrize(
     "words",
     [("status",), ("status", "-w"), ("explain", "x"), ("explain", "pod/x"), ("explain", "budget/x"),
-     ("check",), ("report", "-o", "/dev/null")],
+     ("check",), ("report", "-f", "/dev/null")],
 )  # fmt: skip
 def test_an_unreachable_api_is_a_sentence_and_exit_code_3(run, words: tuple[str, ...]) -> None:
     result = run(*words)
@@ -40,11 +41,12 @@ def test_an_unreachable_api_is_a_sentence_and_exit_code_3(run, words: tuple[str,
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (("stauts",), "Did you mean 'status'?"),
         (("explain",), "Missing argument"),
         (("explain", "node/x"), "cluster, worker, budget"),
         (("status", "-o", "xml"), "'table', 'json', 'yaml'"),
-        (("record", "x", "-o", "t", "--every", "soon"), "90s, 15m or 1h30m"),
-        (("record", "x", "-o", "t", "--every", "0s"), "longer than 0s"),
+        (("record", "x", "-f", "t", "--every", "soon"), "90s, 15m or 1h30m"),
+        (("record", "x", "-f", "t", "--every", "0s"), "longer than 0s"),
         (("record", "x"), "Missing option"),
     ],
 )
@@ -60,7 +62,7 @@ def test_wrong_usage_is_exit_code_2(run, words: tuple[str, ...], said: str) -> N
     missing=(None, (), "no kubeconfig at {path}: name the file"),
     empty=("", (), "there is no usable kubeconfig"),
     no_yaml=("a: [", (), "there is no usable kubeconfig"),
-    no_context=(NOWHERE, ("--context", "x"), "name x in {path}/contexts"),
+    no_context=(NOWHERE, ("--context", "x"), "there is no context x; the kubeconfig has c"),
 )
 def test_a_kubeconfig_of_no_use_is_a_sentence(
     run, content: str | None, words: tuple[str, ...], said: str, tmp_path: Path
@@ -101,12 +103,11 @@ def test_a_namespace_before_tidy_narrows_it_as_one_after_it(
 ) -> None:
     swept = []
 
-    async def carry_out(api: object, sweep: tidy.Sweep, namespaces: tuple[str, ...]) -> int:
+    async def ours(api: object, namespaces: tuple[str, ...], name: str) -> tuple[list[Any], ...]:
         swept.append(namespaces)
-        return 0
+        return [], []
 
-    monkeypatch.setattr(tidy, "SWEEPS", tidy.SWEEPS[:1])
-    monkeypatch.setattr(tidy, "_carry_out", carry_out)
+    monkeypatch.setattr(tidy, "_ours", ours)
     monkeypatch.setenv("DASK_ADAPTIVE_NAMESPACES", "from environment")
     for words in (("-n", "a", "tidy"), ("-n", "a", "tidy", "-n", "b", "-n", "c"), ("tidy",)):
         run(*words, "--yes")

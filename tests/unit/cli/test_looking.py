@@ -15,7 +15,7 @@ from dask_adaptive.cli import output, status
 from dask_adaptive.cli.status import page
 from dask_adaptive.cli.status_view import views_of
 from dask_adaptive.kube.api import ApiUnreachable
-from support.golden import compare_text, rendered
+from support.golden import Terminal, compare_text, rendered
 from support.shown_policies import GPU, HELD, OLD, STATUS, policy
 from support.stored_api import ServedApi
 from support.tables import table
@@ -128,11 +128,6 @@ def test_nothing_found_is_exit_code_1(run: Any) -> None:
         assert "no AdaptivePolicy for" in show(run, "status", *words, code=1)
 
 
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
 @table(
     "out, no_color, coloured",
     terminal=(Terminal, None, True),
@@ -148,18 +143,11 @@ def test_colours_are_for_terminals(
     if no_color is not None:
         monkeypatch.setenv("NO_COLOR", no_color)
     monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "40")
     stream = out()
     monkeypatch.setattr(sys, "stdout", stream)
-    output.show([Text.assemble("a ", Text("b [c] :bug:", output.BAD))])
+    output.show([Text.assemble("a ", Text("b [c] :bug:", output.BAD), " ", "x" * 300)])
 
     assert ("\x1b[" in stream.getvalue()) is coloured
     assert "b [c] :bug:" in stream.getvalue(), "nothing in a line is taken for markup"
-
-
-def test_lines_are_never_wrapped(monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = Terminal()
-    monkeypatch.setattr(sys, "stdout", stream)
-    monkeypatch.setenv("COLUMNS", "40")
-    output.show([Text.assemble("x" * 300)])
-
-    assert "x" * 300 in stream.getvalue()
+    assert "x" * 300 in stream.getvalue(), "lines are never wrapped"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dask_adaptive import DOMAIN
-from dask_adaptive.cli.report import FIELDS, GONE, NEVER, OURS, Report, allowed, scrubbed
+from dask_adaptive.cli.report import FIELDS, GONE, OURS, Report, allowed, scrubbed
 from support import kube_objects as ko
 
 Json = dict[str, Any]
@@ -141,4 +141,3 @@ def test_the_manifest_says_what_is_in_and_what_is_not(tmp_path: Path) -> None:
     assert ["manifest.json", "versions.json"] == names
     assert ["versions.json"] == told["files"]
     assert {"quotas": "may not list"} == told["could not be read"]
-    assert list(NEVER) == told["never in"]

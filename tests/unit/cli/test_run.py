@@ -78,13 +78,9 @@ def test_namespaces_are_named_or_selected(run: Any, served: list[Settings]) -> N
 
 def test_on_a_machine_of_ones_own(run: Any, served: list[Settings]) -> None:
     words = ("--kubeconfig", "k", "-n", "team", "run", "--dev", "--context", "c")
+    options = ("--identity", "me", "--certificate-secret", "s", "--webhook-host", "h")
 
-    assert (
-        0
-        == run(
-            *words, "--identity", "me", "--certificate-secret", "s", "--webhook-host", "h"
-        ).exit_code
-    )
+    assert 0 == run(*words, *options).exit_code
     assert served == [
         Settings(identity="me", namespaces=("team",), address="127.0.0.1",
                  kubeconfig="k", context="c")
