@@ -5,5 +5,5 @@ COMMANDS = {
     "rehearse": "Run a script under a policy on this machine.",
     "record": "Record the load of a cluster for `simulate`.",
     "simulate": "Simulate a policy on recorded work.",
-    "recommend": "Suggest policies for recorded work, with what they cost.",
+    "recommend": "Suggest policies for recorded work, with their costs.",
 }
