@@ -65,11 +65,13 @@ copybutton_line_continuation_character = "\\"
 
 #: `[text](path#fragment)`.
 LINK = re.compile(r"\[([^\]]*)\]\(([^)#:\s]+)(#[^)\s]*)?\)")
-#: Pages that are files of the repository's root.
+#: Files of the repository that are pages of the site.
 INCLUDED = {
     ROOT / "CHANGELOG.md": "changelog.md",
     ROOT / "CONTRIBUTING.md": "contributing/index.md",
     ROOT / "README.md": "index.md",
+    ROOT / "SCOPE.md": "contributing/scope.md",
+    ROOT / "helm/dask-adaptive-operator/README.md": "reference/chart.md",
 }
 #: What a browser fetches by itself; links that a reader clicks may lead out.
 FETCHED = re.compile(r"""<(?:script|img|iframe|source)\b[^>]*\bsrc=["']?(?:https?:)?//[^>]*>""")

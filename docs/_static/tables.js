@@ -8,7 +8,8 @@ document.addEventListener("DOMContentLoaded", () => {
         else if (names[at]) cell.dataset.column = names[at]
       })
     // Long names may break where a reader would break them, so that the last column stays in sight.
-    for (const code of table.querySelectorAll("td code .pre"))
-      code.replaceChildren(...code.textContent.split(/(?<=[./_=:,])(?=\w)/).flatMap((part) => [part, document.createElement("wbr")]))
+    for (const name of table.querySelectorAll("td p, td .pre"))
+      if (!name.children.length)
+        name.replaceChildren(...name.textContent.split(/(?<=[./_=:,])(?=[\w"{[])/).flatMap((part) => [part, document.createElement("wbr")]))
   }
 })
