@@ -10,6 +10,6 @@ document.addEventListener("DOMContentLoaded", () => {
     // Long names may break where a reader would break them, so that the last column stays in sight.
     for (const name of table.querySelectorAll("td p, td .pre"))
       if (!name.children.length)
-        name.replaceChildren(...name.textContent.split(/(?<=[./_=:,])(?=[\w"{[])/).flatMap((part) => [part, document.createElement("wbr")]))
+        name.replaceChildren(...name.textContent.split(/(?<=[./_=:,])(?=[a-zA-Z"{[])|(?<=[a-z]{4})(?=[A-Z])/).flatMap((part) => [part, document.createElement("wbr")]))
   }
 })
