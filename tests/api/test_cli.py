@@ -42,8 +42,8 @@ def test_tidy_removes_what_is_ours_and_nothing_else(run: Run, kubectl: Kubectl) 
     assert {"theirs"} == policies(kubectl)
     left = kubectl.json("get", "daskautoscaler", "demo")["metadata"]["annotations"]
     assert ("1", set()) == (left["mine"], ours.keys() & left.keys())
-    assert "1 DaskAutoscaler given back" in result.output
-    assert "0 policies" in run("tidy", "--yes").output
+    assert "DaskAutoscalers given back: 1" in result.output
+    assert "policies deleted: 0" in run("tidy", "--yes").output
 
 
 def test_tidy_leaves_clusters_of_another_operator_alone(run: Run, kubectl: Kubectl) -> None:
@@ -67,9 +67,9 @@ def test_tidy_keeps_to_the_namespaces_with_the_labels(
     kubectl.apply(managed())
     tidied = ("tidy", "--yes", "--namespace-selector", label)
 
-    assert "0 policies" in run(tidied).output, "none has them"
+    assert "policies deleted: 0" in run(tidied).output, "none has them"
     kubectl("label", "namespace", kubectl.namespace, label)
-    assert "1 policy" in run(tidied).output
+    assert "policies deleted: 1" in run(tidied).output
 
 
 def test_tidy_waits_for_the_operator_to_stop(run: Run, kubectl: Kubectl) -> None:

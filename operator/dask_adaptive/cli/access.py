@@ -15,11 +15,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from dask_adaptive.cli.errors import UNREACHABLE, fail
+from dask_adaptive.cli.errors import UNREACHABLE, complain, fail
 from dask_adaptive.model.amounts import parse_duration
 
 if TYPE_CHECKING:
     from dask_adaptive.kube.api import KubeApi, KubeError
+
+#: Also for those who import these from here.
+__all__ = ["UNREACHABLE", "complain", "fail"]
 
 _IN_POD = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
@@ -55,6 +58,10 @@ class Access:
         import asyncio
 
         from dask_adaptive.kube.api import KubeApi, KubeError
+
+        names = [c["name"] for c in _contexts(self.kubeconfig)[0]]
+        if self.context and names and self.context not in names:
+            fail(f"no context {self.context}; there are: {', '.join(names)}", UNREACHABLE)
 
         async def session() -> T:
             api = await KubeApi.connect(
@@ -127,29 +134,23 @@ def _or_before_the_command(
     return (above,) if above and not is_given else chosen
 
 
-_namespaces_option = click.option(
+namespaces_option = click.option(
     "-n", "--namespace", "namespaces", multiple=True, envvar="DASK_ADAPTIVE_NAMESPACES",
     callback=_or_before_the_command,
     help="Only in this namespace; may be repeated. Default: all.",
 )  # fmt: skip
 
-_selector_option = click.option(
+namespace_selector_option = click.option(
     "--namespace-selector", default="", metavar="LABELS",
     envvar="DASK_ADAPTIVE_NAMESPACE_SELECTOR",
     help="Only in namespaces with these labels, such as team=a,env!=dev. Default: all.",
 )  # fmt: skip
 
 
-def namespaces_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add options that name namespaces, or select them by labels."""
-
-    @functools.wraps(function)
-    def command(**given: Any) -> None:
-        if given["namespaces"] and given["namespace_selector"]:
-            raise click.UsageError("--namespace and --namespace-selector exclude each other")
-        function(**given)
-
-    return _namespaces_option(_selector_option(command))
+def refuse_both(namespaces: tuple[str, ...], selector: str) -> None:
+    """Raise `click.UsageError` if namespaces are both named and selected."""
+    if namespaces and selector:
+        raise click.UsageError("--namespace and --namespace-selector exclude each other")
 
 
 output_option = click.option(
@@ -178,7 +179,8 @@ def _sentence(exc: KubeError) -> str:
     return str(exc)
 
 
-def _namespace_of(kubeconfig: str | None, context: str | None) -> str:
+def _contexts(kubeconfig: str | None) -> tuple[list[Any], dict[str, Any]]:
+    """Return a kubeconfig's contexts, and the current one; `KubeApi.connect` says what is wrong."""
     from kubernetes.config import ConfigException, list_kube_config_contexts
     from yaml import YAMLError
 
@@ -186,7 +188,13 @@ def _namespace_of(kubeconfig: str | None, context: str | None) -> str:
         untyped: Any = list_kube_config_contexts
         contexts, active = untyped(kubeconfig or os.environ.get("KUBECONFIG"))
     except (ConfigException, YAMLError, OSError, ValueError, TypeError):
-        # `KubeApi.connect` reports what is wrong with it.
-        return _IN_POD.read_text().strip() if _IN_POD.exists() else "default"
+        return [], {}
+    return contexts, active
+
+
+def _namespace_of(kubeconfig: str | None, context: str | None) -> str:
+    contexts, active = _contexts(kubeconfig)
+    if not contexts and _IN_POD.exists():
+        return _IN_POD.read_text().strip()
     chosen = next((c for c in contexts if c["name"] == context), active)
     return str((chosen.get("context") or {}).get("namespace") or "default")

@@ -69,8 +69,8 @@ def command(cluster: str | None, access: Access, output: str) -> None:
 
     \b
     Examples:
-      dask-adaptive check -n team            # the installation, and the policies of a namespace
-      dask-adaptive check etl -o json        # for programs
+      kubectl dask-adaptive check -n team       # the installation, and the policies of team
+      kubectl dask-adaptive check etl -o json   # for programs
     """
     where = access.namespace
 

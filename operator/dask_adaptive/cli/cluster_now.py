@@ -14,16 +14,16 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 from dask_adaptive.cli.access import Access, found
-from dask_adaptive.kube.api import CLUSTERS, DEPLOYMENTS, GROUPS, PODS, POLICIES, KubeApi, KubeError
+from dask_adaptive.cli.status_view import list_policies
+from dask_adaptive.kube.api import CLUSTERS, DEPLOYMENTS, GROUPS, PODS, KubeApi, KubeError
 from dask_adaptive.kube.cache.world import KINDS, World
-from dask_adaptive.kube.objects import CLUSTER_LABEL, COMPONENT_LABEL, parse_policy_object
+from dask_adaptive.kube.objects import CLUSTER_LABEL, COMPONENT_LABEL
 from dask_adaptive.kube.route import read_tls
 from dask_adaptive.kube.view import view
 from dask_adaptive.loop.ports import Tls, TlsFailed
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import ObservedScheduler, PlatformView
-from dask_adaptive.model.policy import InvalidPolicy
-from dask_adaptive.model.scheduler_settings import TCP, scheduler_settings
+from dask_adaptive.model.scheduler_settings import TCP
 
 if TYPE_CHECKING:
     from dask_adaptive.scheduler.link import ReadOnlyLink
@@ -72,17 +72,15 @@ async def link_to(api: KubeApi, key: ClusterKey, access: Access) -> AsyncIterato
 
 async def _transport(api: KubeApi, key: ClusterKey) -> tuple[str, Tls | None]:
     """Return protocol and TLS by the policy and the operator's default. Raises `TlsFailed`."""
-    try:
-        listed = await found(api.list(POLICIES.path(key.namespace))) or []
-        policy = next((p for p in map(parse_policy_object, listed) if p.key == key), None)
-        if policy is None:
-            return TCP, None
-        known = (policy.status.get("scheduler") or {}).get("tlsSecretName") or ""
-        protocol, secret = scheduler_settings(policy.spec).transport(known)
-        tls = await read_tls(api, key.namespace, secret, now=time.time()) if secret else None
-        return protocol, tls
-    except InvalidPolicy as exc:
-        raise TlsFailed(f"the policy has mistakes: {exc}") from exc
+    policies = await list_policies(api, key.namespace)
+    policy = next((p for p in policies if p.cluster == key.name), None)
+    if policy is None:
+        return TCP, None
+    if policy.rules is None:
+        raise TlsFailed("the policy has mistakes")
+    known = policy.status.scheduler.tls_secret_name if policy.status else ""
+    protocol, secret = policy.rules.scheduler.transport(known)
+    return protocol, await read_tls(api, key.namespace, secret, now=time.time()) if secret else None
 
 
 @contextlib.asynccontextmanager

@@ -91,8 +91,8 @@ def command(subject: str, access: Access, output: str) -> None:
 
     \b
     Examples:
-      dask-adaptive explain etl                        # a cluster
-      dask-adaptive explain pod/etl-default-worker-1   # one of its workers
+      kubectl dask-adaptive explain etl                        # a cluster
+      kubectl dask-adaptive explain pod/etl-default-worker-1   # one of its workers
     """
     kind, _, name = subject.rpartition("/")
     kind = kind.partition(".")[0].lower() or "cluster"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import importlib
 import sys
 from functools import cache
@@ -50,10 +49,7 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name, known, rest = super().resolve_command(ctx, args)
-        command = copy.copy(load(str(name))) if known else None
-        if command and command.help:  # its examples begin as this program is called
-            command.help = command.help.replace("  dask-adaptive ", f"  {ctx.info_name} ")
-        return name, command, rest
+        return name, known and load(str(name)), rest
 
 
 def load(name: str) -> click.Command:
@@ -82,8 +78,8 @@ def cli(**_: Any) -> None:
 
     \b
     Examples:
-      dask-adaptive status -A          # all clusters, a line for each
-      dask-adaptive explain etl        # why cluster etl has the workers it has
+      kubectl dask-adaptive status -A          # all clusters, a line for each
+      kubectl dask-adaptive explain etl        # why cluster etl has the workers it has
     """
 
 

@@ -63,8 +63,8 @@ def command(path: Path, access: Access) -> None:
 
     \b
     Examples:
-      dask-adaptive report -n team
-      dask-adaptive report -n team -f team.zip
+      kubectl dask-adaptive report -n team
+      kubectl dask-adaptive report -n team -f team.zip
     """
     where = access.namespace
     report = access.ask(lambda api: gather(api, where))

@@ -12,8 +12,16 @@ from typing import Any
 
 import click
 
-from dask_adaptive.cli.access import Access, cluster_options, namespaces_options
-from dask_adaptive.cli.errors import UNREACHABLE, complain, fail
+from dask_adaptive.cli.access import (
+    UNREACHABLE,
+    Access,
+    cluster_options,
+    complain,
+    fail,
+    namespace_selector_option,
+    namespaces_option,
+    refuse_both,
+)
 from dask_adaptive.text import one_line
 
 #: Time for the process to end after all work is done.
@@ -27,7 +35,8 @@ _SECONDS = click.FloatRange(min=0, min_open=True)
 
 
 @click.command("run", context_settings={"auto_envvar_prefix": "DASK_ADAPTIVE"})
-@namespaces_options
+@namespaces_option
+@namespace_selector_option
 @click.option("--nodes", is_flag=True, help="Watch nodes even with --namespace options.")
 @click.option(
     "--budgets", type=click.Choice(["Cluster", "Namespaced"]), default=None,
@@ -35,7 +44,7 @@ _SECONDS = click.FloatRange(min=0, min_open=True)
 )  # fmt: skip
 @click.option(
     "--dev", is_flag=True, allow_from_autoenv=False,
-    help="Run on your machine: your kubeconfig, no webhook.",
+    help="For your machine: kubeconfig, no webhook.",
 )  # fmt: skip
 @cluster_options
 @click.option("--http-port", type=int, default=8080, show_default=True)
@@ -132,6 +141,7 @@ def command(
     from dask_adaptive.kube.annotated import Adopt
     from dask_adaptive.kube.api import KubeError
 
+    refuse_both(others["namespaces"], others["namespace_selector"])
     if not retry_period < renew_deadline < lease_duration:
         raise click.UsageError(
             "--retry-period must be shorter than --renew-deadline, and that shorter than"

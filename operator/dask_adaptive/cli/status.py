@@ -57,8 +57,8 @@ def command(
 
     \b
     Examples:
-      dask-adaptive status -A -l team=data   # those with this label, in all namespaces
-      dask-adaptive status etl -w            # one cluster, again after each change
+      kubectl dask-adaptive status -A -l team=data   # those with this label, in all namespaces
+      kubectl dask-adaptive status etl -w            # one cluster, again after each change
     """
     which = (None if all_namespaces else access.namespace, name, selector)
     if watch:

@@ -9,7 +9,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import click
 
-from dask_adaptive.cli.access import Access, cluster_options, namespaces_options
+from dask_adaptive.cli.access import (
+    Access,
+    cluster_options,
+    namespace_selector_option,
+    namespaces_option,
+    refuse_both,
+)
 from dask_adaptive.cli.errors import NOTHING, USAGE, complain, fail
 from dask_adaptive.controller.lease import LEASE_NAMESPACE, lease_name
 from dask_adaptive.kube import api as kube
@@ -24,7 +30,8 @@ STOP_S = 60.0
 
 
 @click.command("tidy")
-@namespaces_options
+@namespaces_option
+@namespace_selector_option
 @click.option(
     "--stop", metavar="NAMESPACE/NAME",
     help="Scale the operator's Deployment to 0 first, and delete its Lease.",
@@ -53,9 +60,10 @@ def command(
 
     \b
     Examples:
-      dask-adaptive tidy --dry-run           # show what would be removed
-      dask-adaptive tidy -n team --yes       # in one namespace, without a question
+      kubectl dask-adaptive tidy --dry-run           # show what would be removed
+      kubectl dask-adaptive tidy -n team --yes       # in one namespace, without a question
     """
+    refuse_both(namespaces, namespace_selector)
     where, _, name = (stop or "").partition("/")
     if stop and not name:
         fail(f"--stop {stop}: write NAMESPACE/NAME of the operator's Deployment", USAGE)
@@ -88,8 +96,7 @@ def command(
 
 
 def _summary(deleted: str, given_back: str, policies: int, autoscalers: int) -> str:
-    made, adopted = counted(policies, "policy", "policies"), counted(autoscalers, "DaskAutoscaler")
-    return f"{made} {deleted}, {adopted} {given_back}"
+    return f"policies {deleted}: {policies:,}; DaskAutoscalers {given_back}: {autoscalers:,}"
 
 
 async def _scopes(api: KubeApi, namespaces: tuple[str, ...], selector: str) -> Sequence[str | None]:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 import yaml
 
 from dask_adaptive import DOMAIN
 from dask_adaptive.budget.adaptive_budget import parse_budget
-from dask_adaptive.cli.access import output_option
 from dask_adaptive.cli.errors import NOTHING, USAGE, fail
-from dask_adaptive.cli.output import dump, show
+from dask_adaptive.cli.output import show
 from dask_adaptive.kube.api import BUDGETS, POLICIES, Json
 from dask_adaptive.model.amounts import counted
 from dask_adaptive.model.codec import InvalidPolicy, Problem
@@ -28,8 +27,7 @@ _SPECS = {POLICIES.kind: parse_policy, BUDGETS.kind: parse_budget}
 @click.command("validate")
 @click.argument("files", nargs=-1, type=_FILE, metavar="FILE…")
 @click.option("-f", "--filename", "more", multiple=True, type=_FILE, help="The same as FILE.")
-@output_option
-def command(files: tuple[str, ...], more: tuple[str, ...], output: str) -> None:
+def command(files: tuple[str, ...], more: tuple[str, ...]) -> None:
     """
     Check AdaptivePolicies and AdaptiveBudgets in files, without a cluster.
 
@@ -38,38 +36,23 @@ def command(files: tuple[str, ...], more: tuple[str, ...], output: str) -> None:
 
     \b
     Examples:
-      dask-adaptive validate policy.yaml manifests/*.yaml
-      dask-adaptive validate -f - < policy.yaml
+      kubectl dask-adaptive validate policy.yaml manifests/*.yaml
+      kubectl dask-adaptive validate -f - < policy.yaml
     """
     found = [read(name) for name in files + more]
     bodies = [body for of_file, _ in found for body in of_file]
     faults = [fault for _, of_file in found for fault in of_file]
     if not bodies and not faults:
         fail(f"no {' or '.join(_SPECS)} in these files", NOTHING)
-    if output == "table":
-        total = f"{counted(len(bodies), 'object')} checked: {counted(len(faults), 'problem')}"
-        show([*map(str, faults), total])
-    else:
-        dump({"items": [fault._asdict() for fault in faults]}, output)
+    total = f"{counted(len(bodies), 'object')} checked: {counted(len(faults), 'problem')}"
+    show([*faults, total])
     if faults:
         sys.exit(USAGE)
 
 
-class Fault(NamedTuple):
-    """A problem in a file."""
-
-    file: str
-    line: int
-    path: str
-    message: str
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.line}: {Problem(self.path, self.message)}"
-
-
-def read(file: str) -> tuple[list[Json], list[Fault]]:
-    """Return the policies and budgets in a file, and all of their problems. Raises `OSError`."""
-    bodies, faults = list[Json](), list[Fault]()
+def read(file: str) -> tuple[list[Json], list[str]]:
+    """Return the policies and budgets in a file, and all of their problems, a line for each."""
+    bodies, faults = list[Json](), list[str]()
     try:
         with click.open_file(file, "rb") as stream:
             loader = _Loader(stream.read())
@@ -77,13 +60,13 @@ def read(file: str) -> tuple[list[Json], list[Fault]]:
         while node := loader.get_node():
             for place, body in _ours(loader.construct_document(node)):
                 bodies.append(body)
-                for path, words in _problems(body):
-                    line = _line(node, f"{place}.{path}", node.start_mark.line + 1)
-                    faults.append(Fault(file, line, path, words))
+                for problem in _problems(body):
+                    line = _line(node, f"{place}.{problem.path}", node.start_mark.line + 1)
+                    faults.append(f"{file}:{line}: {problem}")
     except (yaml.YAMLError, ValueError, RecursionError) as exc:
         mark = getattr(exc, "problem_mark", None)
-        words = f"invalid YAML: {getattr(exc, 'problem', None) or exc}"
-        faults.append(Fault(file, mark.line + 1 if mark else 1, "", words))
+        words = getattr(exc, "problem", None) or exc
+        faults.append(f"{file}:{mark.line + 1 if mark else 1}: invalid YAML: {words}")
     return bodies, faults
 
 

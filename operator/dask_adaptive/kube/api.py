@@ -265,7 +265,7 @@ class KubeApi:
                     client_configuration=settings
                 )
             else:
-                _refuse_missing(files or KUBE_CONFIG_DEFAULT_LOCATION, context)
+                _refuse_missing(files or KUBE_CONFIG_DEFAULT_LOCATION)
                 await config.load_kube_config(  # type: ignore[no-untyped-call]
                     files, context, client_configuration=settings
                 )
@@ -459,20 +459,14 @@ async def remove(api: KubeApi, path: str, uid: str) -> None:
         await api.delete(path, uid=uid)
 
 
-def _refuse_missing(files: str, context: str | None) -> None:
-    """Raise `KubeError` if none of these kubeconfigs exists, or none has the context."""
-    from kubernetes.aio.config.kube_config import KubeConfigMerger
-
+def _refuse_missing(files: str) -> None:
+    """Raise `KubeError` if none of these kubeconfigs exists."""
     paths = [os.path.expanduser(path) for path in files.split(os.pathsep) if path]
     if not any(map(os.path.exists, paths)):
         raise KubeError(
             f"there is no kubeconfig at {' or '.join(paths)}: name the file that kubectl uses with"
             " --kubeconfig, or set KUBECONFIG to it"
         )
-    merged: Any = KubeConfigMerger(files) if context else None  # type: ignore[no-untyped-call]
-    names = [each["name"] for each in merged.config["contexts"]] if context else []
-    if context and context not in names:
-        raise KubeError(f"there is no context {context}; the kubeconfig has {', '.join(names)}")
 
 
 def _refused(answer: Any, text: str, request: str) -> KubeError:

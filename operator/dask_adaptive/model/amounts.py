@@ -133,9 +133,9 @@ def parse_duration(text: str) -> float:
     return seconds
 
 
-def counted(n: int, one: str, several: str = "") -> str:
+def counted(n: int, one: str) -> str:
     """Count things: `1 worker`, `2,000 workers`."""
-    return f"{n:,} {one}" if n == 1 else f"{n:,} {several or one + 's'}"
+    return f"{n:,} {one}" if n == 1 else f"{n:,} {one}s"
 
 
 def listed(names: Sequence[str], most: int = 3, count: int | None = None) -> str:

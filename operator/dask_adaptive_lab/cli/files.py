@@ -25,7 +25,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     """Return the only AdaptivePolicy in a file, a valid one; otherwise end with the problems."""
     bodies, faults = read(str(path))
     for fault in faults:
-        complain(str(fault))
+        complain(fault)
     policies = [body for body in bodies if body["kind"] == POLICIES.kind]
     if faults:
         fail(f"{path} has {counted(len(faults), 'problem')}", USAGE)

@@ -62,7 +62,7 @@ def test_wrong_usage_is_exit_code_2(run, words: tuple[str, ...], said: str) -> N
     missing=(None, (), "no kubeconfig at {path}: name the file"),
     empty=("", (), "there is no usable kubeconfig"),
     no_yaml=("a: [", (), "there is no usable kubeconfig"),
-    no_context=(NOWHERE, ("--context", "x"), "there is no context x; the kubeconfig has c"),
+    no_context=(NOWHERE, ("--context", "x"), "no context x; there are: c"),
 )
 def test_a_kubeconfig_of_no_use_is_a_sentence(
     run, content: str | None, words: tuple[str, ...], said: str, tmp_path: Path

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -28,9 +27,9 @@ def test_all_problems_are_golden(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_examples_are_valid() -> None:
-    result = validate(*map(str, ROOT.glob("manifests/examples/*.yaml")), "-o", "json")
+    result = validate(*map(str, ROOT.glob("manifests/examples/*.yaml")))
 
-    assert (0, {"items": []}) == (result.exit_code, json.loads(result.stdout))
+    assert (0, True) == (result.exit_code, "checked: 0 problems" in result.stdout)
 
 
 @table(
