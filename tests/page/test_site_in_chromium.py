@@ -20,7 +20,7 @@ TOO_WIDE = """[...document.querySelectorAll(".bd-article *")].filter(
 
 @pytest.fixture
 def pages() -> list[Path]:
-    found = sorted(SITE.glob("**/[!w]*.html"))
+    found = sorted([*SITE.glob("*.html"), *SITE.glob("[!_]*/*.html")])
     if not found:
         pytest.skip("there is no site/; build it with: make docs")
     return found
