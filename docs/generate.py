@@ -93,10 +93,10 @@ def policy_page() -> str:
     return "\n".join(lines) + "\n"
 
 
-def blocks(schema: dict[str, Any], path: str, of: str = "") -> Iterator[str]:
-    """A heading, a text and a table for each object of the spec, outermost first."""
+def blocks(schema: dict[str, Any], path: str) -> Iterator[str]:
+    """A heading, a text and a table for each object of the spec; a list has its text above."""
     yield f"\n{'##' if path.count('.') < 2 else '###'} {path}"
-    if text := cell(schema.get("description", of)):
+    if text := cell(schema.get("description", "")):
         yield f"\n{text}"
     if path == GROUPS:
         yield "\nSee [spec.recycle](#specrecycle)."
@@ -109,7 +109,7 @@ def blocks(schema: dict[str, Any], path: str, of: str = "") -> Iterator[str]:
         if not is_leaf(child):
             yield from blocks(child, f"{path}.{name}")
         elif "properties" in child.get("items", {}):
-            yield from blocks(child["items"], f"{path}.{name}[]", child["description"])
+            yield from blocks(child["items"], f"{path}.{name}[]")
 
 
 def fields(schema: dict[str, Any], path: str) -> Iterator[tuple[str, dict[str, Any], bool]]:
