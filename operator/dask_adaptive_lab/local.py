@@ -312,7 +312,7 @@ class LocalPlatform:
         return next(g.workers[name] for g in self._groups.values() if name in g.workers)
 
     def _view(self, worker: _Worker) -> PlatformWorker:
-        full = f"Unschedulable: this machine has room for {self._capacity} workers"
+        full = f"Unschedulable: workers on this machine are limited to {self._capacity}"
         return PlatformWorker(
             name=worker.name,
             uid=worker.uid,

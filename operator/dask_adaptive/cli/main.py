@@ -36,7 +36,7 @@ def packages() -> dict[str, tuple[str, str]]:
 
     ours = {name: (text, "dask_adaptive.cli") for name, text in COMMANDS.items()}
     plugins = ((e.module, e.load()) for e in entry_points(group="dask_adaptive.commands"))
-    return {n: (text, place) for place, found in plugins for n, text in found.items()} | ours
+    return ours | {n: (text, place) for place, found in plugins for n, text in found.items()} | ours
 
 
 class LazyGroup(click.Group):
@@ -68,7 +68,7 @@ def load(name: str) -> click.Command:
 @connection_options
 def cli(**_: Any) -> None:
     """
-    Scale Dask clusters on Kubernetes without redoing any work.
+    Scale Dask clusters on Kubernetes without rerunning tasks.
 
     \b
     Exit codes: 0  done

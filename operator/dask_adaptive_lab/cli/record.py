@@ -18,7 +18,7 @@ from dask_adaptive.cli.cluster_now import link_to, platform_view
 from dask_adaptive.cli.errors import NOTHING, UNREACHABLE, USAGE, complain, fail
 from dask_adaptive.kube.api import KubeApi, KubeError
 from dask_adaptive.loop.join import join
-from dask_adaptive.model.amounts import format_duration
+from dask_adaptive.model.amounts import counted, format_duration
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import PlatformView
 from dask_adaptive_lab.cli.progress import progress
@@ -76,7 +76,7 @@ def command(
         fail(f"{path}: {exc}", USAGE)
     if not samples:
         fail("nothing was recorded", NOTHING)
-    click.echo(f"{samples} samples in {path}", err=True)
+    click.echo(f"{counted(samples, 'sample')} in {path}", err=True)
 
 
 def _stopped(after_s: float | None) -> asyncio.Event:

@@ -127,9 +127,9 @@ def _headline(result: PassResult, tally: Tally | None) -> Text:
     s = result.status
     text = Text(f"workers: {s.wanted} wanted · {s.desired} desired · {s.connected} connected   ")
     if tally is not None:
-        text.append(f"{tally.redone} tasks rerun by scaling   ", "bold")
+        text.append(f"tasks rerun by scaling: {tally.redone}   ", "bold")
     for shuffle in result.observed.scheduler.shuffles:
-        text.append(f"\nshuffle run {shuffle.run_id} on {shuffle.workers} workers", "yellow")
+        text.append(f"\nshuffle run {shuffle.run_id}, workers: {shuffle.workers}", "yellow")
     text.append(f"\n{s.reason}: {s.message}", style="italic")
     return text
 
