@@ -29,9 +29,7 @@ from dask_adaptive.model.reason import Reason
 from dask_adaptive_agent import __version__
 
 _INSTALL = "helm install dask-adaptive … (docs/howto/install.md)"
-_INSTALL_UPSTREAM = (
-    "install dask-kubernetes, if it is not there: without it nothing creates workers"
-)
+_INSTALL_UPSTREAM = "install dask-kubernetes if it is missing: without it nothing creates workers"
 
 NAME_LABEL = "app.kubernetes.io/name"
 OPERATOR, UPSTREAM = "dask-adaptive-operator", "dask-kubernetes-operator"
@@ -95,7 +93,7 @@ def lines_of(found: Sequence[Finding]) -> list[Text]:
     style = BAD if errors else ODD if warnings else GOOD
     return [
         *lines,
-        Text(f"{ok} in order, {counted(warnings, 'warning')}, {counted(errors, 'error')}", style),
+        Text(f"{ok} ok, {counted(warnings, 'warning')}, {counted(errors, 'error')}", style),
     ]
 
 
@@ -169,9 +167,9 @@ def findings(facts: Facts) -> list[Finding]:
             found += _RULES.get(what, _crd)(what, fact)
         elif fact.is_absent:
             is_theirs = "dask.org" in what
-            found.append(_error(what, "is not there", _INSTALL_UPSTREAM if is_theirs else _INSTALL))
+            found.append(_error(what, "is missing", _INSTALL_UPSTREAM if is_theirs else _INSTALL))
         else:
-            found.append(_warning(what, f"not known: {fact.why}", "ask somebody who may read it"))
+            found.append(_warning(what, f"cannot be read: {fact.why}", "ask for that right"))
     return found
 
 
@@ -192,8 +190,8 @@ def _operator(what: str, deployments: Sequence[Json]) -> Iterator[Finding]:
         yield _readiness(what, deployment)
         version = _version(deployment)
         if version != __version__:
-            message = f"is {version}, this program {__version__}"
-            yield _warning(what, message, "use the program of the operator's release")
+            message = f"is version {version}, this program {__version__}"
+            yield _warning(what, message, "install the program of the operator's release")
 
 
 def _leader(what: str, lease: Json) -> Iterator[Finding]:
@@ -201,12 +199,12 @@ def _leader(what: str, lease: Json) -> Iterator[Finding]:
     if holder:
         yield _ok(what, str(holder))
     else:
-        yield _error(what, "no replica leads", "wait 15 s; then see the operator's logs")
+        yield _error(what, "no replica is the leader", "wait 15 s, then read the operator's logs")
 
 
 def _upstream(what: str, deployments: Sequence[Json]) -> Iterator[Finding]:
     if not deployments:
-        yield _warning(what, "its operator was not found by its label", _INSTALL_UPSTREAM)
+        yield _warning(what, "no operator with its label was found", _INSTALL_UPSTREAM)
     for deployment in deployments:
         yield _readiness(f"{what} {_version(deployment)}", deployment)
 
@@ -234,10 +232,10 @@ def _version(body: Json) -> str:
 def _webhook(what: str, configurations: Sequence[Json]) -> Iterator[Finding]:
     hooks = [hook for body in configurations for hook in body["webhooks"]]
     if not hooks:
-        message = "is not registered: running schedulers are attached instead"
+        message = "is not registered: the agent is sent to running schedulers instead"
         yield _warning(what, message, "webhook.enabled=true in the chart's values")
     elif any(not hook["clientConfig"].get("caBundle") for hook in hooks):
-        fix = "the operator fills it in; its log says what is wrong with the webhook's certificate"
+        fix = "the operator fills it in; its log says what is wrong with the certificate"
         yield _error(what, "has no caBundle: the API server can't trust it", fix)
     else:
         yield _ok(what, "is registered")
@@ -245,7 +243,7 @@ def _webhook(what: str, configurations: Sequence[Json]) -> Iterator[Finding]:
 
 def _policies(what: str, policies: Sequence[PolicyView]) -> Iterator[Finding]:
     if not policies:
-        yield _warning(what, "there is none in the namespace", "apply one: docs/start.md")
+        yield _warning(what, "the namespace has none", "apply one: docs/start.md")
     for policy in policies:
         what = f"policy {policy.name}"
         yield from _policy(what, policy.cluster, policy.status)
@@ -254,7 +252,7 @@ def _policies(what: str, policies: Sequence[PolicyView]) -> Iterator[Finding]:
 def _policy(what: str, cluster: str, status: st.Status | None) -> Iterator[Finding]:
     """Repeat what the operator reports in a policy's status, without judging again."""
     if status is None:
-        fix = "see the operator, above; and whether spec.controllerName is its name"
+        fix = "check the operator, above, and that spec.controllerName is its name"
         yield _error(what, "the operator has not processed it", fix)
         return
     faults = {c.reason: c for c in status.conditions if _is_fault(c)}
@@ -297,7 +295,7 @@ _FIXES: Mapping[str, str] = {
     f" over: kubectl annotate daskautoscaler NAME {ADOPT}=true",
     Reason.AGENT_MISSING: "docs/howto/install.md#how-the-agent-gets-in;"
     " the next scheduler pod gets the agent",
-    Reason.QUOTA_EXCEEDED: "free something, or raise the ResourceQuota",
+    Reason.QUOTA_EXCEEDED: "free resources, or raise the ResourceQuota",
 }
 
 _RULES: Mapping[str, Callable[[str, Any], Iterator[Finding]]] = {

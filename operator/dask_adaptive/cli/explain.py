@@ -122,7 +122,7 @@ async def _worker(api: KubeApi, name: str, access: Access) -> Answer:
     cluster = (body["metadata"].get("labels") or {}).get(CLUSTER_LABEL)
     policy = next((p for p in await list_policies(api, where) if p.cluster == cluster), None)
     if policy is None:
-        fail(f"no worker {name} in namespace {where} is under an AdaptivePolicy", NOTHING)
+        fail(f"no worker {name} under an AdaptivePolicy in namespace {where}", NOTHING)
     ends = pod is not None and "deletionTimestamp" in pod["metadata"]
     live = await _live(api, policy, access)
     return of_worker(parse_pod(pod).worker if pod else name, live, ends=ends)
@@ -171,7 +171,7 @@ def of_cluster(live: Live, kept: Sequence[Decision]) -> Answer:
     facts = {f"idleTimeout of {group}": str(time) for group, time in status.idle_times.items()}
     if last and last.inputs:
         figures = (f"{name} {value:g}" for name, value in sorted(last.inputs.items()))
-        facts["the number was made from"] = ", ".join(figures)
+        facts["inputs of the decision"] = ", ".join(figures)
     if live.unknown:
         facts["the scheduler was not asked"] = live.unknown
     cost = live.observed.scheduler.serialized

@@ -163,7 +163,7 @@ def _conditions(status: Status) -> list[Text]:
 
 def _counts(status: Status) -> list[str]:
     counts = (
-        ("not needed, and stay", most_first(status.blockers)),
+        ("not needed but kept", most_first(status.blockers)),
         ("pending", most_first(status.pending_reasons)),
         ("recycled so far", most_first(status.recycled)),
         ("being replaced", [f"{r.name} ({r.state}): {r.reason}" for r in status.replaced]),

@@ -143,7 +143,7 @@ def answer(status: Status | None) -> str:
     if status is None:
         return NOT_LOOKED
     if status.reason in _NOT_SCALED:
-        return f"nothing leaves, because of {status.reason}: {status.message}"
+        return f"no worker leaves because of {status.reason}: {status.message}"
     workers = status.connected + status.pending - status.retiring
     leaving = f"; {status.retiring} leaving now" if status.retiring else ""
     there = f"{counted(workers, 'worker')}, {status.desired} desired"
@@ -152,5 +152,5 @@ def answer(status: Status | None) -> str:
         why = f": {reasons}" if reasons else ""
         return f"{there}, {workers - status.desired} too many{why}{leaving}"
     hold = next(holds(status), None)
-    held = f": {hold.reason} holds the load's number, {status.wanted}" if hold else ""
-    return f"{there}, none too many{held}{leaving}"
+    held = f": {hold.reason}; the load needs {status.wanted}" if hold else ""
+    return f"{there}, none to remove{held}{leaving}"

@@ -127,7 +127,7 @@ def test_a_cluster_is_golden() -> None:
     no_kubectl=(live(observed=cluster(WORKERS), unknown="no kubectl"), "not asked: no kubectl"),
     paused=(live({**OLD, "reason": "Paused", "message": "nothing is scaled"}), "because of Paused"),
     none_too_many=(
-        live({"connected": 1, "desiredReplicas": 1}, cluster([worker("w1")])), "none too many"),
+        live({"connected": 1, "desiredReplicas": 1}, cluster([worker("w1")])), "none to remove"),
     not_looked_at=(live(None, cluster([])), "not processed it yet"),
 )  # fmt: skip
 def test_a_cluster_of_which_little_is_known(seen: Live, said: str) -> None:
