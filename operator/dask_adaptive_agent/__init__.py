@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dask_adaptive_agent.client.pinned import pinned as pinned
     from dask_adaptive_agent.client.pinned import want as want
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 
 def __getattr__(name: str) -> Any:
