@@ -35,7 +35,7 @@ SENTENCES = ROOT / "docs/reasons.yaml"
 #: What worker groups have instead of `spec.recycle`.
 GROUPS = "spec.workerGroups[].recycle"
 
-MADE = "<!-- Made by docs/generate.py from {source}. Edit that, then run docs/generate.py. -->\n"
+MADE = "<!-- Made by docs/generate.py from {source}. Edit there, then run docs/generate.py. -->\n"
 
 
 DURATIONS = """
@@ -167,7 +167,7 @@ def cell(text: str) -> str:
 def reasons_page() -> str:
     """Every Reason in its group, from the enum and the comments in it."""
     lines = [
-        MADE.format(source=REASON.relative_to(ROOT)),
+        MADE.format(source=f"{REASON.relative_to(ROOT)} and {SENTENCES.relative_to(ROOT)}"),
         "# Reasons\n",
         "A reason is one word for why something was done or not done. It is the same word in the",
         "status, conditions, events, the label `reason` of the metrics, and the log. Releases add",

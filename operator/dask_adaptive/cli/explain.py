@@ -81,8 +81,8 @@ def command(subject: str, access: Access, output: str) -> None:
     Explain what a cluster, a worker or a budget does.
 
     \b
-    cluster/NAME  a DaskCluster or an AdaptivePolicy: how its number was made, why workers that are
-                  not needed stay, who pins them, the last decisions; a NAME alone is one
+    cluster/NAME  a DaskCluster or an AdaptivePolicy: how its number was decided, why workers that
+                  are not needed stay, who pins them, the last decisions; `cluster/` is optional
     worker/NAME   a worker or its pod: why it stays or leaves, its quotas and pins
     budget/NAME   an AdaptiveBudget: its holders, and the groups that wait
 

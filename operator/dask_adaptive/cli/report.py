@@ -43,14 +43,14 @@ T = TypeVar("T")
 @click.command("report")
 @click.option(
     "-f", "--file", "path", default="dask-adaptive-report.zip", show_default=True,
-    type=click.Path(dir_okay=False, writable=True, path_type=Path), help="Write it here.",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path), help="Write the zip here.",
 )  # fmt: skip
 @kube_options
 def command(path: Path, access: Access) -> None:
     """
     Write a zip to attach to a bug report. Review it before you send it.
 
-    It holds this namespace's policies, Dask clusters and their pods, events, the history of
+    It contains this namespace's policies, Dask clusters and their pods, events, the history of
     decisions, and the operator's log. Its manifest.json lists what you may not read. Never in it:
 
     \b
@@ -58,7 +58,7 @@ def command(path: Path, access: Access) -> None:
     - commands, arguments and environment variables
     - annotations and labels that are neither ours nor of Dask or Kubernetes
     - volumes, image pull secrets, service accounts, affinities, tolerations
-    - Dask's configuration, but its keys
+    - Dask's configuration, except its keys
     - addresses, and names of nodes; in logs and messages, what looks like a secret
 
     \b

@@ -56,12 +56,12 @@ def command(
     Remove everything the operator added.
 
     Adopted DaskAutoscalers return to dask-kubernetes, and policies that the operator made are
-    deleted. People's own settings stay. Helm runs this when the chart is uninstalled.
+    deleted. Your own settings stay. Helm runs this when the chart is uninstalled.
 
     \b
     Examples:
       kubectl dask-adaptive tidy --dry-run           # show what would be removed
-      kubectl dask-adaptive tidy -n team --yes       # in one namespace, without a question
+      kubectl dask-adaptive tidy -n team --yes       # in one namespace, without asking
     """
     refuse_both(namespaces, namespace_selector)
     where, _, name = (stop or "").partition("/")
