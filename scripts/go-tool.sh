@@ -9,13 +9,14 @@ case ${1:-} in
 act) package=github.com/nektos/act@v0.2.89 ;;
 actionlint) package=github.com/rhysd/actionlint/cmd/actionlint@v1.7.12 ;;
 cosign) package=github.com/sigstore/cosign/v3/cmd/cosign@v3.1.3 ;;
+d2) package=oss.terrastruct.com/d2@v0.7.2 ;;
 helm) package=helm.sh/helm/v3/cmd/helm@$(awk '$1 == "helm.sh/helm/v3" {print $2}' "$root/localnode/go.mod") ;;
 helm-docs) package=github.com/norwoodj/helm-docs/cmd/helm-docs@v1.14.2 ;;
 kubeconform) package=github.com/yannh/kubeconform/cmd/kubeconform@v0.8.0 ;;
 krew) package=sigs.k8s.io/krew/cmd/krew@v0.4.3 ;;
 syft) package=github.com/anchore/syft/cmd/syft@v1.57.0 ;;
 validate-krew-manifest) package=sigs.k8s.io/krew/cmd/validate-krew-manifest@v0.4.3 ;;
-*) die "'${1:-}' is not a tool of ours; it builds: act, actionlint, cosign, helm, helm-docs, kubeconform, krew, syft, validate-krew-manifest" ;;
+*) die "'${1:-}' is not a tool of ours; it builds: act, actionlint, cosign, d2, helm, helm-docs, kubeconform, krew, syft, validate-krew-manifest" ;;
 esac
 
 tools=$cache/tools
