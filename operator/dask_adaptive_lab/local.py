@@ -44,6 +44,12 @@ async def start_child(
         )
 
 
+def ending_signals() -> list[signal.Signals]:
+    """Return those of Ctrl-C, `kill`, and a terminal that is closed, unless `nohup` ignores it."""
+    every = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    return [number for number in every if signal.getsignal(number) is not signal.SIG_IGN]
+
+
 async def end(child: asyncio.subprocess.Process, patience_s: float = PATIENCE_S) -> None:
     """
     SIGTERM, then SIGKILL; returns when the process is gone, and all that it has started.

@@ -251,17 +251,12 @@ def test_a_certificate_comes_in_one_of_three_ways(
 ) -> None:
     objects = rendered(*words)
     told = env(pod_spec(*words))
-    assert (secret, makes) == (
-        told["DASK_ADAPTIVE_CERTIFICATE_SECRET"],
-        told["DASK_ADAPTIVE_MAKE_CERTIFICATE"],
-    )
+    assert secret == told["DASK_ADAPTIVE_CERTIFICATE_SECRET"]
+    assert makes == told["DASK_ADAPTIVE_MAKE_CERTIFICATE"]
     assert f"{NAME}-webhook.ns.svc" == told["DASK_ADAPTIVE_WEBHOOK_HOST"]
     (rule,) = objects["Role", f"{NAME}-certificate"]["rules"]
-    assert (["secrets"], [secret], verbs) == (
-        rule["resources"],
-        rule["resourceNames"],
-        rule["verbs"],
-    )
+    own = {"apiGroups": [""], "resources": ["secrets"], "resourceNames": [secret], "verbs": verbs}
+    assert own == rule
     made = {name: body for (kind, name), body in objects.items() if kind == "Secret"}
     assert ({secret} if makes == "true" else set()) == set(made)
     assert all("data" not in body and body["type"] == "Opaque" for body in made.values())
@@ -297,11 +292,12 @@ def test_without_the_webhook_there_is_nothing_of_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("replicas", "budgets"), [("replicas=1", 0), ("replicas=2", 1), ("replicaCount=2", 1)]
+    ("replicas", "budgets"), [("replicas=null", 0), ("replicas=2", 1), ("replicaCount=2", 1)]
 )
 def test_a_disruption_budget_where_there_is_something_to_spare(replicas: str, budgets: int) -> None:
     objects = rendered("--set", replicas)
 
+    assert budgets + 1 == objects["Deployment", NAME]["spec"]["replicas"]
     assert budgets == sum(kind == "PodDisruptionBudget" for kind, _ in objects)
 
 

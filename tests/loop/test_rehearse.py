@@ -11,11 +11,14 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import psutil
+import pytest
 from click.testing import CliRunner
 
 from dask_adaptive.cli.main import cli
+from dask_adaptive_lab.cli.record import _stopped
 from dask_adaptive_lab.rehearse.rehearsal import Signals
 from support.tables import table
 
@@ -114,13 +117,25 @@ def test_a_terminal_that_is_gone(tmp_path: Path) -> None:
     assert (129, []) == (process.wait(), left(tmp_path))
 
 
-def test_a_signal_after_the_work_lets_the_figures_be_printed() -> None:
-    ignored = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as `nohup` does
+def test_signals_after_the_work_let_figures_be_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    just_ended = Mock(children=lambda: [Mock(kill=Mock(side_effect=psutil.NoSuchProcess(1)))])
+    monkeypatch.setattr(psutil, "Process", lambda: just_ended)
     with Signals() as after:
         assert 7 == after.run(asyncio.sleep(0, result=7))
-        signal.raise_signal(signal.SIGHUP)
-        assert 0 == after.code
         signal.raise_signal(signal.SIGTERM)
-    signal.signal(signal.SIGHUP, ignored)
+        signal.raise_signal(signal.SIGINT)
 
     assert 143 == after.code
+
+
+def test_a_closed_terminal_ends_nothing_under_nohup() -> None:
+    async def recording() -> bool:
+        stop = _stopped(None)
+        signal.raise_signal(signal.SIGHUP)
+        await asyncio.sleep(0.05)
+        return stop.is_set()
+
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with Signals() as rehearsal:
+        assert (False, 0) == (rehearsal.run(recording()), rehearsal.code)
+    signal.signal(signal.SIGHUP, before)

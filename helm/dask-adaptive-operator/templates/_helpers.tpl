@@ -28,10 +28,10 @@ which would serve the same policies. The operator's Lease has this name too (con
 {{- end -}}
 
 {{/*
-A value with an alias. Arguments: name, value, default, the alias, its value.
+A value with an alias. Arguments: name, value, default (also for null), the alias, its value.
 */}}
 {{- define "operator.aliased" -}}
-{{- $value := index . 1 | toString -}}
+{{- $value := kindIs "invalid" (index . 1) | ternary (index . 2) (index . 1) | toString -}}
 {{- $other := index . 4 -}}
 {{- if kindIs "invalid" $other -}}
 {{- $value -}}

@@ -14,7 +14,7 @@ NOTHING, USAGE, UNREACHABLE = 1, 2, 3
 
 
 def complain(message: str) -> None:
-    click.echo(plain(message), err=True)
+    click.echo(plain(message), file=sys.stderr)  # with `err` it would end up in a progress bar
 
 
 def fail(message: str, code: int) -> NoReturn:

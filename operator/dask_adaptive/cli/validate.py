@@ -20,6 +20,9 @@ from dask_adaptive.model.policy import parse_policy
 
 _FILE = click.Path(exists=True, dir_okay=False, allow_dash=True)
 
+#: What PyYAML raises; the last three for values that are not of their tag, such as `!!bool x`.
+_INVALID = (yaml.YAMLError, ValueError, RecursionError, TypeError, LookupError, AttributeError)
+
 #: Readers of specs, by kind.
 _SPECS = {POLICIES.kind: parse_policy, BUDGETS.kind: parse_budget}
 
@@ -63,7 +66,7 @@ def read(file: str) -> tuple[list[Json], list[str]]:
                 for problem in _problems(body):
                     line = _line(node, f"{place}.{problem.path}", node.start_mark.line + 1)
                     faults.append(f"{file}:{line}: {problem}")
-    except (yaml.YAMLError, ValueError, RecursionError) as exc:
+    except _INVALID as exc:
         mark = getattr(exc, "problem_mark", None)
         words = getattr(exc, "problem", None) or exc
         faults.append(f"{file}:{mark.line + 1 if mark else 1}: invalid YAML: {words}")

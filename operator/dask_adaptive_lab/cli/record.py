@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ from dask_adaptive.model.amounts import counted, format_duration
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import PlatformView
 from dask_adaptive_lab.cli.progress import progress
+from dask_adaptive_lab.local import ending_signals
 from dask_adaptive_lab.trace import TraceFile
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def command(
 def _stopped(after_s: float | None) -> asyncio.Event:
     """Set by a signal that ends programs, or when the time is up."""
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in ending_signals():
         loop.add_signal_handler(number, stop.set)
     if after_s is not None:
         loop.call_later(after_s, stop.set)

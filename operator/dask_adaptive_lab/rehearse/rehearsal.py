@@ -32,7 +32,7 @@ from dask_adaptive.model.scheduler_settings import of_scheduler, of_worker
 from dask_adaptive.scheduler.calls import SchedulerCalls
 from dask_adaptive.scheduler.link import Link, connect
 from dask_adaptive.text import plain
-from dask_adaptive_lab.local import LocalPlatform, LocalScheduler, Machine, end
+from dask_adaptive_lab.local import LocalPlatform, LocalScheduler, Machine, end, ending_signals
 from dask_adaptive_lab.rehearse import demo
 from dask_adaptive_lab.rehearse.views import Page, PlainView, RehearsalFigures, Watcher
 from dask_adaptive_lab.tally import tally_of
@@ -198,13 +198,10 @@ class _Tracing(Watcher):
         self._file.write(result.observed)
 
 
-#: Signals that end a rehearsal: Ctrl-C, `kill`, and a terminal that is closed.
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
 class Signals:
     """
-    Ends a coroutine in order at one of `ENDING`; at a second one, kills what takes its time.
+    Ends a coroutine in order at a signal of `ending_signals()`; at a second one, kills what takes
+    its time.
 
     Signals are held back until the context is left, so that nothing stays behind.
     """
@@ -214,11 +211,7 @@ class Signals:
         self._cancel: Callable[[], object] | None = None
 
     def __enter__(self) -> Signals:
-        self._before = {
-            number: signal.signal(number, self._received)
-            for number in ENDING
-            if signal.getsignal(number) is not signal.SIG_IGN  # `nohup`
-        }
+        self._before = {each: signal.signal(each, self._received) for each in ending_signals()}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -228,7 +221,8 @@ class Signals:
     def _received(self, number: int, _: object) -> None:
         if self.code:
             for child in psutil.Process().children():
-                child.kill()
+                with contextlib.suppress(psutil.Error):  # it has just ended
+                    child.kill()
             signal.signal(number, signal.SIG_DFL)  # the third one ends the program itself
             return
         self.code = 128 + number

@@ -9,7 +9,7 @@ import pytest
 from dask_adaptive.model import observed
 from dask_adaptive.model.observed import ObservedCluster, ObservedWorker, Pin
 from dask_adaptive.model.reason import Reason
-from dask_adaptive_lab.trace import TraceFile, hashed, read_trace
+from dask_adaptive_lab.trace import TraceFile, TraceGroup, hashed, read_trace
 from support.worlds import KEY, cluster, pending, worker
 
 HELD = (Pin("shuffle", "ab", "", 60.0), Pin("client", "me", "", 60.0))
@@ -24,8 +24,7 @@ def seen(*workers: ObservedWorker) -> ObservedCluster:
 
 def record(path: Path, *clusters: ObservedCluster, at: float, redact: bool = False) -> None:
     now = iter(range(int(at), int(at) + 99))
-    file = TraceFile(path, every_s=1.0, redact=redact, clock=lambda: float(next(now)))
-    with file:
+    with TraceFile(path, every_s=1.0, redact=redact, clock=lambda: float(next(now))) as file:
         for each in clusters:
             file.write(each)
 
@@ -36,10 +35,7 @@ def test_a_sample_counts_and_names_nobody(tmp_path: Path) -> None:
     (sample,) = read_trace(path.read_text().splitlines()).samples
 
     assert (("client", 1), ("shuffle", 1)) == sample.pins
-    assert (2, 2, 1, 1, 2) == (
-        sample.groups[0].replicas, sample.groups[0].present, sample.groups[0].connected,
-        sample.groups[0].idle, sample.groups[0].threads,
-    )  # fmt: skip
+    assert (TraceGroup("etl-default", 2, 2, 1, 1, 2),) == sample.groups
     assert () == sample.arrived, "those that are there at first have not just come"
     assert "w1" not in path.read_text()
 

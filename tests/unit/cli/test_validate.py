@@ -37,6 +37,8 @@ def test_the_examples_are_valid() -> None:
     nothing=("", 1, "no AdaptivePolicy or AdaptiveBudget in these files"),
     no_yaml=("a:\n- [", 2, "-:2: invalid YAML: "),
     too_deep=("[" * 10_000, 2, "-:1: invalid YAML: "),
+    wrong_tag=("a: !!bool b", 2, "-:1: invalid YAML: "),
+    wrong_tag_of_a_map=("!!map [a]", 2, "-:1: invalid YAML: "),
     itself=("&a {items: [*a]}", 2, "-:1: invalid YAML: "),
     no_objects=("kind: AdaptivePolicy\nmetadata: 1\nspec: [1]", 2, ":3: spec: must be an object"),
 )

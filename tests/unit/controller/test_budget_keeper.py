@@ -171,9 +171,8 @@ async def test_its_status() -> None:
         status[key] for key in ("heldWorkers", "wantedWorkers", "waiting", "clusters")
     )
     assert {"workers": "6 workers"} == status["held"]
-    assert (2, "True", "Reconciled") == (
-        status["observedGeneration"], condition["status"], condition["reason"]
-    )  # fmt: skip
+    assert 2 == status["observedGeneration"]
+    assert ("True", "Reconciled") == (condition["status"], condition["reason"])
     assert "2 6 2" == facts(condition["message"])
     assert ("a", 6, 6, 3) == tuple(waiting[k] for k in ("cluster", "held", "wanted", "allowed"))
     assert "2026-02-01T00:01:40Z" == having["waitingSince"]

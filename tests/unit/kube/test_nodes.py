@@ -90,10 +90,8 @@ def test_nodes_are_beyond_an_operator_of_some_namespaces() -> None:
 def test_a_worker_knows_that_its_node_is_going() -> None:
     base = (ko.cluster(), ko.group(), ko.deployment(), on("n1"))
 
-    assert ("n1", "") == (
-        ko.look(*base).workers[0].node,
-        ko.look(*base).workers[0].node_terminating,
-    )
+    worker = ko.look(*base).workers[0]
+    assert ("n1", "") == (worker.node, worker.node_terminating)
     assert "" == ko.look(*base, ko.node()).workers[0].node_terminating
     (worker,) = ko.look(*base, ko.node("n1", CA), ko.node("n2")).workers
     assert f"node n1: {CA}" == worker.node_terminating
