@@ -32,11 +32,11 @@ SPACE = "first-hour"
 
 #: Panels of which that hour has no data, and why.
 EMPTY = {
-    "Refused or failed": "no action failed",
-    "Recycled workers an hour": "no quota is set, so no worker is replaced",
-    "Quotas used up": "no quota is set",
+    "Refused or failed actions": "no action failed",
+    "Recycled workers per hour": "no quota is set, so no worker is replaced",
+    "Use of quotas": "no quota is set",
     "Workers under each budget": "there is no budget",
-    "Groups that wait for a budget": "there is no budget",
+    "Worker groups waiting for a budget": "there is no budget",
 }
 
 
