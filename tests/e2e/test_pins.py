@@ -33,7 +33,7 @@ async def test_a_pinned_worker_is_the_last_to_stay_and_explain_says_why(start: S
     assert ["manual"] == [pin["source"] for pin in answer["pins"]]
 
     await c.kubectl("annotate", "pod", pod, f"{PIN}-")
-    await c.until_event("PinChanged", f"{keep}: its annotation is gone")
+    await c.until_event("PinChanged", f"Unpinning {keep}")
     await c.until_settled(0)
 
 
