@@ -149,7 +149,7 @@ async def test_an_exact_quota_of_seconds_stops_nothing_for_long(
     s = await stage(2, spec, capacity=capacity)
     running = asyncio.ensure_future(ran(s, 30, within_s=300.0))
     if capacity == 2:
-        await s.until(lambda: "2 of 2 workers wait" in s.message(ABLE_TO_SCALE), "it is told")
+        await s.until(lambda: "2 of 2 workers" in s.message(ABLE_TO_SCALE), "it is told")
 
     assert 5 == max((await runs_in(s, await running)).values())
     assert s.peak <= 3
