@@ -69,14 +69,13 @@ def usage(rows: Sequence[Row]) -> str:
     for row in rows:
         if row["phase"] == "start":
             took = f"{row['visited_s']:.0f} s to visit all, {row['cpu_s']:.0f} s of CPU"
-            lines.append([took, "", f"{row['rss']:.0f} MiB", f"{row['peak']:.0f} MiB", "", "", ""])
+            lines.append([took, "", f"{row['rss']:.0f} MiB", f"{row['peak']:.0f} MiB", "", ""])
             continue
-        passes = f"{row['passes'] / row['seconds']:.0f}" if "passes" in row else ""
         lines.append([
             row["phase"], f"{row['cpu']:.2f}", f"{row['rss']:.0f} MiB", f"{row['peak']:.0f} MiB",
-            f"{1000 * row['late_p99_s']:.0f} ms", passes, f"{row['load']:.1f}",
+            f"{1000 * row['late_p99_s']:.0f} ms", f"{row['load']:.1f}",
         ])  # fmt: skip
-    return table(["phase", "CPU", "RSS", "peak", "late", "visits a second", "load"], lines)
+    return table(["phase", "CPU", "RSS", "peak", "late", "load"], lines)
 
 
 def reactions(rows: Sequence[Row]) -> str:
@@ -101,9 +100,7 @@ def writes(row: Row) -> str:
     total, made = sum(row["writes"].values()), row["decisions"]
     kinds = ", ".join(f"{k} {n}" for k, n in sorted(row["writes"].items(), key=lambda i: -i[1]))
     text = f"Writes in '{row['phase']}': {total} for {row['changes']} changes of load"
-    text += f", {made} decisions ({total / made:.1f} each)"
-    text += f" and {row['moved']} workers that came or went ({total / row['moved']:.1f} each)"
-    return f"{text}: {kinds}."
+    return f"{text}, {made} decisions ({total / made:.1f} each): {kinds}."
 
 
 if __name__ == "__main__":
