@@ -34,7 +34,7 @@ with Client() as client:
         sys.exit(int(sys.argv[1]))
     client.submit(subprocess.run, ["tail", "-f", __file__])
     time.sleep(1)
-    print("busy", flush=True)
+    print("computing", flush=True)
     time.sleep(600)
 """
 
@@ -83,11 +83,11 @@ def test_the_demo_comes_to_its_end() -> None:
 
 @table(
     "script, when, signals, code",
-    ctrl_c=("", "busy", [signal.SIGINT], 130),
-    terminated=("", "busy", [signal.SIGTERM], 143),
-    hung_up=("", "busy", [signal.SIGHUP], 129),
+    ctrl_c=("", "computing", [signal.SIGINT], 130),
+    terminated=("", "computing", [signal.SIGTERM], 143),
+    hung_up=("", "computing", [signal.SIGHUP], 129),
     during_the_start=("", "starting", [signal.SIGTERM], 143),
-    twice_where_the_script_goes_on=("stubborn", "busy", [signal.SIGTERM, signal.SIGINT], 143),
+    twice_where_the_script_goes_on=("stubborn", "computing", [signal.SIGTERM, signal.SIGINT], 143),
 )
 def test_nothing_stays(
     script: str, when: str, signals: list[int], code: int, tmp_path: Path
@@ -109,7 +109,7 @@ def test_nothing_stays(
 def test_a_terminal_that_is_gone(tmp_path: Path) -> None:
     ours, theirs = os.openpty()
     process = start(tmp_path, "", theirs, start_new_session=True)
-    until(ours, "busy")
+    until(ours, "computing")
     os.close(theirs)
     os.close(ours)
     process.send_signal(signal.SIGHUP)
@@ -118,7 +118,7 @@ def test_a_terminal_that_is_gone(tmp_path: Path) -> None:
 
 
 def test_signals_after_the_work_let_figures_be_printed(monkeypatch: pytest.MonkeyPatch) -> None:
-    just_ended = Mock(children=lambda: [Mock(kill=Mock(side_effect=psutil.NoSuchProcess(1)))])
+    just_ended = Mock(children=lambda: [Mock(pid=2**31 - 1)])  # above the pids that there are
     monkeypatch.setattr(psutil, "Process", lambda: just_ended)
     with Signals() as after:
         assert 7 == after.run(asyncio.sleep(0, result=7))

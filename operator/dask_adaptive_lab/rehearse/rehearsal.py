@@ -221,8 +221,8 @@ class Signals:
     def _received(self, number: int, _: object) -> None:
         if self.code:
             for child in psutil.Process().children():
-                with contextlib.suppress(psutil.Error):  # it has just ended
-                    child.kill()
+                with contextlib.suppress(ProcessLookupError):  # it has just ended
+                    os.killpg(child.pid, signal.SIGKILL)  # it leads a session, which dies with it
             signal.signal(number, signal.SIG_DFL)  # the third one ends the program itself
             return
         self.code = 128 + number
