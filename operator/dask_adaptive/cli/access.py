@@ -59,8 +59,8 @@ class Access:
 
         from dask_adaptive.kube.api import KubeApi, KubeError
 
-        names = [c["name"] for c in _contexts(self.kubeconfig)[0]]
-        if self.context and names and self.context not in names:
+        names = [c["name"] for c in _contexts(self.kubeconfig)[0]] if self.context else []
+        if names and self.context not in names:
             fail(f"no context {self.context}; there are: {', '.join(names)}", UNREACHABLE)
 
         async def session() -> T:

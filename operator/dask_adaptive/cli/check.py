@@ -91,10 +91,8 @@ def lines_of(found: Sequence[Finding]) -> list[Text]:
             lines.append(Text(f"        fix: {f.fix}", FAINT))
     ok, warnings, errors = (sum(f.level == level for f in found) for level in _STYLES)
     style = BAD if errors else ODD if warnings else GOOD
-    return [
-        *lines,
-        Text(f"{ok} ok, {counted(warnings, 'warning')}, {counted(errors, 'error')}", style),
-    ]
+    total = f"{ok} ok, {counted(warnings, 'warning')}, {counted(errors, 'error')}"
+    return [*lines, Text(total, style)]
 
 
 # The facts.

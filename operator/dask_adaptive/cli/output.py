@@ -6,6 +6,7 @@ characters, because text may come from schedulers or annotations.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -33,18 +34,19 @@ def dump(value: object, output: str) -> None:
     click.echo(plain(text))
 
 
-def console() -> Console:
-    """Return standard output, without colours if `NO_COLOR` is set or it is no terminal."""
+def console(*, stderr: bool = False) -> Console:
+    """Return a standard stream, which FORCE_COLOR makes no terminal where it is a pipe."""
     from rich.console import Console
 
-    return Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+    stream = sys.stderr if stderr else sys.stdout
+    return Console(stderr=stderr, force_terminal=stream.isatty())
 
 
 def show(lines: Iterable[Cell]) -> None:
     """Print lines without markup or wrapping."""
     screen = console()
     for line in lines:
-        screen.print(_on_one_line(line))
+        screen.print(_on_one_line(line), soft_wrap=True)
 
 
 def _on_one_line(cell: Cell) -> Text:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from dask_adaptive.cli.errors import complain
+from dask_adaptive.cli.output import console
 
 #: Between two lines.
 EVERY_S = 30.0
@@ -24,11 +23,10 @@ def progress(total: float | None) -> Iterator[Callable[[float, str], None]]:
     Args:
         total: When all is done; None: nobody knows.
     """
-    # Said outright: FORCE_COLOR makes a terminal of a pipe.
-    console = Console(stderr=True, force_terminal=sys.stderr.isatty())
+    screen = console(stderr=True)
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
-    is_hidden = not console.is_interactive
-    bar = Progress(*columns, console=console, transient=True, disable=is_hidden)
+    is_hidden = not screen.is_interactive
+    bar = Progress(*columns, console=screen, transient=True, disable=is_hidden)
     task, said_at = bar.add_task("", total=total), -EVERY_S
 
     def tell(done: float, text: str) -> None:

@@ -18,9 +18,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import psutil
-from rich.console import Console
 from rich.live import Live
 
+from dask_adaptive.cli.output import console
 from dask_adaptive.loop.one_pass import NO_STATUS, ClusterLoop, PassResult
 from dask_adaptive.loop.ports import Event, LinkError, Platform, PlatformError, Ports, SchedulerLink
 from dask_adaptive.loop.status import Status
@@ -231,7 +231,6 @@ class Signals:
 
     def run(self, work: Coroutine[object, object, int]) -> int:
         """Run it to its end, or until a signal comes; returns its result, or the exit code."""
-
         with asyncio.Runner() as runner:
             loop = runner.get_loop()
             task = loop.create_task(work)
@@ -263,8 +262,7 @@ def rehearse(
         The exit code, of the script or for a signal, and the figures that were shown.
     """
     default, page = _default(policy), Page(f"rehearsal of {name}")
-    # Said outright: FORCE_COLOR makes a terminal of a pipe.
-    console = Console(force_terminal=sys.stdout.isatty())
+    screen = console()
     figures = RehearsalFigures(default.maximum)
     run = [sys.executable, *(script or [str(demo.__file__)])]
     watchers, code = [figures, page, *watchers], 0
@@ -275,11 +273,11 @@ def rehearse(
                     made = tempfile.TemporaryDirectory(prefix="dask-adaptive-")
                     directory = Path(stack.enter_context(made))
                 directory.mkdir(parents=True, exist_ok=True)
-                if console.is_interactive:
-                    live = Live(console=console, get_renderable=lambda: page, refresh_per_second=4)
+                if screen.is_interactive:
+                    live = Live(console=screen, get_renderable=lambda: page, refresh_per_second=4)
                     stack.enter_context(live)
                 else:
-                    watchers.append(PlainView(console))
+                    watchers.append(PlainView(screen))
                 if trace is not None:
                     trace.unlink(missing_ok=True)
                     file = stack.enter_context(TraceFile(trace, every_s=PASS_S))
@@ -292,7 +290,7 @@ def rehearse(
                     initial=min(1, default.maximum),  # as dask-kubernetes' own examples do
                 )
                 code = signals.run(_rehearse(rehearsal, run, figures))
-            console.print(figures.table())
+            screen.print(figures.table())
         except OSError:
             if not signals.code:
                 raise
